@@ -1,0 +1,55 @@
+"""isoloss maps where language models train and where they stop training."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isoloss.config.axes import Choice as Choice
+    from isoloss.config.axes import Log as Log
+    from isoloss.config.axes import Span as Span
+    from isoloss.config.parts import AdamW as AdamW
+    from isoloss.config.parts import Coverage as Coverage
+    from isoloss.config.parts import Decoder as Decoder
+    from isoloss.config.parts import Evaluation as Evaluation
+    from isoloss.config.parts import Linear as Linear
+    from isoloss.config.parts import LowRank as LowRank
+    from isoloss.config.parts import SpamLang as SpamLang
+    from isoloss.config.parts import Steps as Steps
+    from isoloss.config.parts import Stop as Stop
+    from isoloss.config.parts import WarmupStableDecay as WarmupStableDecay
+    from isoloss.config.search import Grid as Grid
+    from isoloss.config.search import Optuna as Optuna
+    from isoloss.config.search import Random as Random
+    from isoloss.outcome import Curve as Curve
+    from isoloss.outcome import Outcome as Outcome
+    from isoloss.outcome import Verdict as Verdict
+    from isoloss.study import Study as Study
+    from isoloss.study import Trial as Trial
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "isoloss.config.axes": ("Choice", "Log", "Span"),
+    "isoloss.config.parts": (
+        *("AdamW", "Coverage", "Decoder", "Evaluation", "Linear", "LowRank", "SpamLang", "Steps", "Stop"),
+        "WarmupStableDecay",
+    ),
+    "isoloss.config.search": ("Grid", "Optuna", "Random"),
+    "isoloss.outcome": ("Curve", "Outcome", "Verdict"),
+    "isoloss.study": ("Study", "Trial"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    # Names load on first use, so that `import isoloss` and `isoloss --help` stay instant.
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'isoloss' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

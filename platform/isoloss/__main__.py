@@ -1,0 +1,3 @@
+from isoloss.cli import main
+
+main()

@@ -1,0 +1,122 @@
+"""A part: one frozen, validated piece of a study's declaration, and how its fields are reached by path."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Part(BaseModel):
+    """A frozen value with strictly typed fields; unknown fields and values of another type are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @cached_property
+    def canonical(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, and always ``kind``, as plain JSON values.
+
+        Leaving defaults out is what lets a field be added, with its default, without changing any key.
+        """
+        out: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name == "kind" or field.is_required() or value != field.default:
+                out[name] = plain(value)
+        return out
+
+    @property
+    def label(self) -> str:
+        """A short text for legends and tables, such as ``coverage(draws_per_symbol=37.5, steps=300)``."""
+        fields = dict(self.canonical)
+        kind = fields.pop("kind", type(self).__name__.lower())
+        return f"{kind}({', '.join(f'{name}={value_label(value)}' for name, value in fields.items())})"
+
+    def leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Yield (path, value) of every field, descending into parts."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Part):
+                yield from value.leaves(f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON values: parts become their canonical dictionaries, tuples become lists."""
+    if isinstance(value, Part):
+        return value.canonical
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of ``value``: canonical fields, sorted, without spaces."""
+    return encode(plain(value))
+
+
+def value_label(value: Any) -> str:
+    """Return a short text for one value of an axis: numbers without trailing zeros, parts by their label."""
+    if isinstance(value, Part):
+        return value.label
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):  # the canonical form of a part
+        fields = ", ".join(f"{name}={value_label(item)}" for name, item in value.items() if name != "kind")
+        return f"{value.get('kind', '')}({fields})"
+    return str(value)
+
+
+def replace(part: Part, path: str, value: Any) -> Part:
+    """Return ``part`` with the field at ``path`` (names joined by dots) set to ``value``, validated.
+
+    Raises LookupError when the path does not exist, ValueError when the field refuses the value; both say what
+    would be accepted.
+    """
+    name, _, rest = path.partition(".")
+    fields = type(part).model_fields
+    if name == "kind" and not rest:
+        raise LookupError(
+            "'kind' cannot vary by itself: give whole parts, as in 'head': Choice(Linear(), LowRank(rank=8))"
+        )
+    if name not in fields:
+        near = difflib.get_close_matches(name, fields, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        accepted = ", ".join(repr(field) for field in fields if field != "kind")
+        raise LookupError(f"{type(part).__name__} has no field {name!r}{hint}; it has {accepted}")
+    if rest:
+        inner = getattr(part, name)
+        if not isinstance(inner, Part):
+            raise LookupError(f"{name!r} of {type(part).__name__} is a single value, so {rest!r} names nothing in it")
+        value = replace(inner, rest, value)
+    try:
+        return type(part).model_validate({**{field: getattr(part, field) for field in fields}, name: value})
+    except ValidationError as error:
+        raise ValueError(messages(error)) from None
+
+
+def messages(error: ValidationError) -> str:
+    """Return a validation error as one line: each field, what was given, what would be accepted."""
+    lines = []
+    for item in error.errors(include_url=False):
+        where = ".".join(str(step) for step in item["loc"])
+        text = item["msg"].removeprefix("Value error, ")
+        given = item.get("input")
+        shown = "" if item["type"] in ("value_error", "missing") else f", not {_short(given)}"
+        lines.append(f"{where}: {text}{shown}" if where else f"{text}{shown}")
+    return "; ".join(lines)
+
+
+def _short(value: Any) -> str:
+    text = value.label if isinstance(value, Part) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

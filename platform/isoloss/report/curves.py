@@ -1,0 +1,170 @@
+"""The learning curves of a study: excess loss over steps, one panel a group of trials, coloured by learning rate."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+
+from isoloss.analysis.sensitivity import LEARNING_RATE
+from isoloss.analysis.surface import axis_values, records, scattered, split
+from isoloss.outcome import Curve
+from isoloss.report import words
+from isoloss.report.figures import BAR, FONT, MOST_PANELS, WIDTH, safe
+from isoloss.report.marks import MARKS
+from isoloss.study import Study
+
+PANEL, TITLE, AXIS, GAP = 190, 38, 44, 22
+LEFT, RIGHT = 64, 130
+MOST_CURVES = 1500
+"""So many curves are drawn at most, those of the first replicates; the page says so when there are more."""
+START = 0.5
+"""Where step 0, the loss at initialisation, is drawn on the logarithmic axis of steps."""
+
+
+def curves_figure(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]) -> go.Figure:
+    """Return the figure of the curves of the table's trials, by key.
+
+    Both axes are logarithmic. Step 0 is drawn at ``START``; an excess below a hundredth of the convergence threshold
+    is drawn there, and one above ten times the largest initial excess is drawn at that.
+    """
+    return _Curves(study, table, curves).figure()
+
+
+class _Curves:
+    def __init__(self, study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]) -> None:
+        self.study, self.curves = study, curves
+        self.names = words.axis_names(study)
+        groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
+        self.panels = list(split(study, table, groups))[:MOST_PANELS]
+        self.low = study.verdict.converged_below / 100
+        self.high = 10 * max((curve.initial_loss - curve.floor for curve in curves.values()), default=1.0)
+        self.last = max((curve.step[-1] for curve in curves.values()), default=1)
+        self.colours = self._colours(table)
+
+    def _colours(self, table: pd.DataFrame) -> dict[str, tuple[str, list[float]]]:
+        """Return the entries of the legend: a text, its colour, and the learning rates that it covers."""
+        if LEARNING_RATE not in self.study.axes:
+            return {"": ("#0072B2", [])}
+        rates = axis_values(self.study, LEARNING_RATE, table)
+        if scattered(self.study, LEARNING_RATE):
+            borders = words.edges(self.study, LEARNING_RATE)
+            texts = words.value_texts(borders)
+            named = [
+                (f"{texts[i]} to {texts[i + 1]}", [rate for rate in rates if words.bin_of(rate, borders) == i])
+                for i in range(len(borders) - 1)
+            ]
+        else:
+            named = [(text, [rate]) for text, rate in zip(words.value_texts(rates), rates, strict=True)]
+        # The scale's bright end vanishes on white paper.
+        shades = sample_colorscale("Plasma", [0.88 * i / max(1, len(named) - 1) for i in range(len(named))])
+        return {text: (shade, found) for (text, found), shade in zip(named, shades, strict=True) if found}
+
+    def _columns(self) -> int:
+        """How many panels stand side by side: the last axis's values where they fit, so that rows and columns align."""
+        last = [list(values.values())[-1:] for values, _ in self.panels]
+        different = sum(value not in last[:i] for i, value in enumerate(last))
+        return different if 2 <= different <= 4 else min(3, len(self.panels))
+
+    def figure(self) -> go.Figure:
+        columns = self._columns()
+        rows = math.ceil(len(self.panels) / columns)
+        block = TITLE + PANEL + AXIS
+        height = rows * block
+        figure = go.Figure(
+            layout={
+                "template": "none",
+                "width": WIDTH,
+                "height": height + BAR + 4,
+                "margin": {"l": LEFT, "r": RIGHT, "t": BAR, "b": 4},
+                "font": {"family": FONT, "size": 12, "color": "#222222"},
+                "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 12}},
+                "legend": {
+                    "title": {"text": "learning rate" if LEARNING_RATE in self.study.axes else ""},
+                    "x": 1.01, "y": 1 - TITLE / height, "yanchor": "top", "traceorder": "normal",
+                },
+            }
+        )  # fmt: skip
+        inner = WIDTH - LEFT - RIGHT
+        wide = (inner - (columns - 1) * GAP) / columns
+        shown: set[str] = set()
+        traces: list[Any] = []
+        for number, (values, rows_here) in enumerate(self.panels):
+            row, column = divmod(number, columns)
+            left, top = column * (wide + GAP) / inner, 1 - row * block / height
+            suffix = "" if number == 0 else str(number + 1)
+            domain = [left, min(1.0, left + wide / inner)], [top - (TITLE + PANEL) / height, top - TITLE / height]
+            bottom = number + columns >= len(self.panels)
+            figure.update_layout(self._axes(suffix, *domain, first=column == 0, bottom=bottom))
+            text = words.combination(self.names, values)
+            figure.add_annotation(
+                text="<br>".join(safe(line) for line in _wrapped(text, int(wide / 6))), x=left, y=domain[1][1],
+                xref="paper", yref="paper", xanchor="left", yanchor="bottom", showarrow=False, align="left",
+                font={"size": 12},
+            )  # fmt: skip
+            figure.add_shape(
+                type="line", x0=0, x1=1, xref=f"x{suffix} domain", yref=f"y{suffix}",
+                y0=self.study.verdict.converged_below, y1=self.study.verdict.converged_below,
+                line={"dash": "dot", "width": 1, "color": "#555555"},
+            )  # fmt: skip
+            traces += self._traces(rows_here, shown, suffix)
+        # One call, since each checks the whole figure.
+        figure.add_traces(traces)
+        return figure
+
+    def _axes(self, suffix: str, x: list[float], y: list[float], first: bool, bottom: bool) -> dict[str, Any]:
+        decades = [10**i for i in range(math.floor(math.log10(self.last)) + 1)]
+        look = {"zeroline": False, "gridcolor": "#ececec", "linecolor": "#999999", "showline": True, "type": "log"}
+        low, high = math.log10(self.low), math.log10(self.high)
+        return {
+            f"xaxis{suffix}": {
+                **look, "domain": x, "anchor": f"y{suffix}", **({"matches": "x"} if suffix else {}),
+                "range": [math.log10(START) - 0.08, math.log10(self.last) + 0.12],
+                "tickvals": [START, *decades], "ticktext": ["0", *(f"{decade:,}" for decade in decades)],
+                "title": {"text": "step" if bottom else "", "standoff": 4},
+            },
+            f"yaxis{suffix}": {
+                **look, "domain": y, "anchor": f"x{suffix}", **({"matches": "y"} if suffix else {}),
+                "range": [low - 0.1, high - 0.7], "dtick": 1, "showticklabels": first, "tickformat": "~g",
+                "title": {"text": "excess loss (nats)" if first else "", "standoff": 8},
+            },
+        }  # fmt: skip
+
+    def _traces(self, rows: pd.DataFrame, shown: set[str], suffix: str) -> Iterator[Any]:
+        for entry, (colour, rates) in self.colours.items():
+            here = rows[rows[LEARNING_RATE].isin(rates)] if rates else rows
+            if not len(here):
+                continue
+            for record in records(here):
+                curve = self.curves[record["key"]]
+                above = [loss - curve.floor for loss in curve.loss]
+                yield go.Scatter(
+                    x=[step or START for step in curve.step], y=[self._drawn(value) for value in above],
+                    xaxis=f"x{suffix}", yaxis=f"y{suffix}", mode="lines+markers", name=safe(entry), legendgroup=entry,
+                    showlegend=bool(entry) and entry not in shown, line={"color": colour, "width": 1.3},
+                    marker={
+                        "size": [0] * (len(above) - 1) + [8], "symbol": MARKS[record["outcome"]].plotly_symbol,
+                        "color": colour, "opacity": 1, "line": {"width": 0},
+                    },
+                    text=[f"{step:,}: {words.excess(value)}" for step, value in zip(curve.step, above, strict=True)],
+                    hovertemplate=f"excess loss at step %{{text}}<br>{self._about(record)}<extra></extra>",
+                )  # fmt: skip
+                shown.add(entry)
+
+    def _drawn(self, excess: float) -> float:
+        return float(f"{min(max(excess, self.low), self.high):.4g}")
+
+    def _about(self, record: Mapping[str, Any]) -> str:
+        cell = words.combination(self.names, {path: record[path] for path in self.study.axes})
+        about = (cell, f"replicate {record['replicate']}: {record['outcome']}, trial {record['key']}")
+        # A percent sign and a brace would open one of plotly's own placeholders.
+        return "<br>".join(safe(line).replace("%{", "% {") for text in about for line in textwrap.wrap(text, 70))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, max_lines=2, placeholder=" …") or [""]

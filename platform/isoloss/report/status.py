@@ -1,0 +1,56 @@
+"""How far a study is, from its ledger alone, and so from any terminal while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from isoloss.analysis.table import members
+from isoloss.outcome import Outcome
+from isoloss.run.ledger import Ledger
+from isoloss.search.plan import plan
+from isoloss.study import Study
+
+
+def status_of(study: Study, ledger: Ledger) -> dict[str, Any]:
+    """Return the counts of a study's trials and who drives it now; raises ValueError when its search is unusable."""
+    done = ledger.finished()
+    claims = list(members(study, ledger.claims()))
+    finished = [claim.key for claim, _, _ in claims if claim.key in done]
+    outcomes = Counter(str(study.verdict.judge(ledger.result(key).curve)) for key in finished)
+    unfinished = ledger.unfinished()
+    open_keys = [claim.key for claim, _, _ in claims if claim.key not in done]
+    return {
+        "study": study.name,
+        "question": study.question,
+        "trials": plan(study).total,
+        "finished": len(finished),
+        "running": len([key for key in open_keys if key not in unfinished]) if ledger.driven_by() else 0,
+        "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
+        "given_up": {key: unfinished[key] for key in open_keys if key in unfinished},
+        "driver": ledger.driven_by(),
+        "ledger": ledger.root,
+    }
+
+
+def status_line(facts: dict[str, Any]) -> str:
+    """Return a study's state as one line."""
+    state = f"running ({facts['driver']})" if facts["driver"] else "idle"
+    if not facts["driver"] and facts["finished"] == facts["trials"]:
+        state = "finished"
+    return f"{facts['study']}: {facts['finished']}/{facts['trials']} trials, {state}"
+
+
+def status_text(facts: dict[str, Any]) -> Group:
+    """Return a study's state as text for a terminal."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("question", facts["question"])
+    table.add_row("outcomes", ", ".join(f"{count} {name}" for name, count in facts["outcomes"].items()))
+    table.add_row("running", str(facts["running"]))
+    for key, why in facts["given_up"].items():
+        table.add_row("given up", f"trial {key}, {why['state']}: {why['reason']}")
+    table.add_row("ledger", facts["ledger"])
+    return Group(status_line(facts), table)

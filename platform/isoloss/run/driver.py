@@ -1,0 +1,111 @@
+"""The driver of a study: trials from the book to the slots, by Ray Tune, until nothing is left or it is stopped."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+
+from isoloss.errors import UsageError
+from isoloss.outcome import Outcome
+from isoloss.run import cluster
+from isoloss.run.book import Book
+from isoloss.run.bridge import Bridge
+from isoloss.run.settings import RunSettings
+from isoloss.run.slot import Slot
+from isoloss.study import Study
+
+SLOT_FAILURES = 3
+"""Times that a trial's slot is replaced before the trial is given up as lost."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a session left: trials finished in all and now, of how many, by outcome, and those that were given up."""
+
+    done: int
+    done_now: int
+    total: int
+    outcomes: dict[Outcome, int]
+    gave_up: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.total
+
+
+def drive(
+    book: Book,
+    settings: RunSettings,
+    address: str | None = None,
+    tick: Callable[[Book], None] = lambda book: None,
+) -> Summary:
+    """Run what a study lacks and return when nothing is left, or after an interrupt (SIGINT).
+
+    The caller holds the ledger (``Ledger.driver``). ``tick`` is called several times a second. Raises UsageError when
+    a trial's batch cannot be shared out among a slot's workers, ClusterError when the cluster cannot hold the slots.
+    """
+    _check_batches(book.study, settings.workers_per_slot)
+    if book.done < book.plan.total:
+        cluster.connect(address)
+        _tune(book, settings, cluster.fit_slots(settings), tick)
+    return Summary(book.done, book.done - book.done_before, book.plan.total, dict(book.outcomes), book.gave_up)
+
+
+def _check_batches(study: Study, workers: int) -> None:
+    for trial in study.corners():
+        if trial.batch_size % workers:
+            raise UsageError(
+                f"a batch of {trial.batch_size} sequences is not divisible by {workers} workers a slot; "
+                "change the budget's batch_size or --workers-per-slot"
+            )
+
+
+def _tune(book: Book, settings: RunSettings, slots: int, tick: Callable[[Book], None]) -> None:
+    # Tune's and Train's own folders hold nothing that is needed again: the ledger does.
+    storage = tempfile.mkdtemp(prefix="isoloss-ray-")
+    slot = tune.with_parameters(Slot, settings=settings.model_dump_json(), ledger=book.ledger.root, storage=storage)
+    tuner = tune.Tuner(
+        tune.with_resources(slot, {"CPU": cluster.SLOT_CPUS}),
+        tune_config=tune.TuneConfig(
+            search_alg=Bridge(book), num_samples=-1, max_concurrent_trials=slots, reuse_actors=True
+        ),
+        run_config=tune.RunConfig(
+            name=book.study.name,
+            storage_path=storage,
+            verbose=0,
+            callbacks=[_Listener(book, tick)],
+            failure_config=tune.FailureConfig(max_failures=SLOT_FAILURES),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        ),
+    )
+    try:
+        tuner.fit()
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+class _Listener(tune.Callback):
+    """Carries what Tune hears from the slots to the book."""
+
+    def __init__(self, book: Book, tick: Callable[[Book], None]) -> None:
+        self.book, self.tick = book, tick
+
+    def __getstate__(self) -> dict[str, Any]:  # Tune pickles its callbacks to restore experiments, which ours never are
+        return {}
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.book.progress(trial.trial_id, result.get("points", []))
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.book.ended(trial.trial_id, "lost", f"its slot failed {SLOT_FAILURES + 1} times")
+
+    def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        self.tick(self.book)

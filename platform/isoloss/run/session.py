@@ -1,0 +1,101 @@
+"""One session of a study, from the command to the map: drive it, draw it, publish it, say what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from isoloss.run.book import Book
+from isoloss.run.cost import fit, seconds
+from isoloss.run.driver import Summary, drive
+from isoloss.run.ledger import Ledger
+from isoloss.run.progress import Progress
+from isoloss.run.settings import RunSettings
+from isoloss.run.state import State
+from isoloss.study import Study
+
+if TYPE_CHECKING:
+    from isoloss.report.write import Written
+
+LAST_TRY_SECONDS = 30.0
+"""How long the end of a session waits for MLflow."""
+
+
+def run_session(study: Study, state: State, settings: RunSettings, address: str | None, console: Console) -> Summary:
+    """Run what the study lacks and show its map; MLflow being away delays nothing but MLflow.
+
+    Raises what ``Ledger.driver``, ``Book`` and ``drive`` raise.
+    """
+    from isoloss.track.publish import TrackError, publish
+    from isoloss.track.tracker import Tracker
+
+    ledger = state.ledger(study.name)
+    with (
+        ledger.driver(study, settings.train.arithmetic),
+        Progress(console, _expected(study, ledger, settings)) as progress,
+    ):
+        tracker = Tracker(study, ledger, state.tracking_uri)
+        try:
+            summary = drive(Book(study, ledger, [progress, tracker]), settings, address, progress.tick)
+        finally:
+            tracked = tracker.close(LAST_TRY_SECONDS)
+    written = draw(study, ledger, state, console)
+    console.print(f"picture: {_shown(written.surface_png)}", soft_wrap=True)
+    console.print(f"pages:   {_shown(written.surface_png.parent)}", soft_wrap=True)
+    try:
+        if tracked.error:
+            raise TrackError(tracked.error)
+        publish(study, ledger, state.tracking_uri, written.surface_png.parent)
+        if state.tracking_uri.startswith("http"):
+            console.print(f"mlflow:  {tracked.link()}", soft_wrap=True)
+        else:
+            console.print(f"mlflow:  isoloss ui {study.name}{_state_option(state)}", soft_wrap=True)
+    except TrackError as error:
+        console.print(f"MLflow lacks the last results ({error}); later: isoloss publish {study.name}", soft_wrap=True)
+    for line in _closing(summary):
+        console.print(line, soft_wrap=True)
+    return summary
+
+
+def draw(study: Study, ledger: Ledger, state: State, console: Console | None) -> Written:
+    """Write the report of a study into the state folder, and print its map on ``console``."""
+    from isoloss.analysis.surface import waiting_table
+    from isoloss.analysis.table import trials_table
+    from isoloss.report.terminal import terminal_map
+    from isoloss.report.write import write_report
+
+    written = write_report(study, ledger, state.report(study.name))
+    if console is not None:
+        terminal_map(study, trials_table(study, ledger), console, waiting_table(study, ledger))
+    return written
+
+
+def _expected(study: Study, ledger: Ledger, settings: RunSettings) -> dict[str, float]:
+    """Predicted seconds of the trials still to run, where the search knows them beforehand."""
+    from isoloss.config.search import Optuna
+    from isoloss.search.plan import listed_trials
+
+    if isinstance(study.search, Optuna):
+        return {}
+    done = ledger.finished()
+    speed = fit([], settings.train.device)
+    return {trial.key: seconds(trial, speed) for _, trial in listed_trials(study) if trial.key not in done}
+
+
+def _closing(summary: Summary) -> list[str]:
+    if summary.complete:
+        return []
+    lines = [f"{summary.done} of {summary.total} trials have a result; run the same command to go on"]
+    lines += [f"given up: trial {key}: {why}" for key, why in summary.gave_up.items()]
+    return lines
+
+
+def _state_option(state: State) -> str:
+    return "" if state.folder == Path(".isoloss").absolute() else f" --state {_shown(state.folder)}"
+
+
+def _shown(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,237 @@
+"""The training of one trial: a pure function of the trial, up to the hardware's arithmetic."""
+
+# B sequences of a batch, T positions
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isoloss import tasks
+from isoloss.model.decoder import LanguageModel
+from isoloss.outcome import Curve
+from isoloss.result import SERIES, Result
+from isoloss.study import Trial
+from isoloss.tasks.base import UNSCORED
+from isoloss.train.settings import Settings
+from isoloss.train.workers import Workers
+
+CHECK_STEPS = 32
+"""Updates between looks at the training series: each look waits for the device."""
+
+LOGITS_AT_ONCE = 2**24
+"""Logits held at once while measuring the held-out loss."""
+
+
+class Training:
+    """The state of one trial in training: model, optimizer, step and the curve so far."""
+
+    def __init__(self, trial: Trial, settings: Settings, workers: Workers) -> None:
+        if trial.batch_size % workers.count:
+            raise ValueError(
+                f"the batch of {trial.batch_size} sequences is not divisible by {workers.count} workers a slot"
+            )
+        self.trial, self.settings, self.workers = trial, settings, workers
+        self.device = torch.device(settings.device)
+        self.data = tasks.load(trial)
+        self.held_out = self.data.held_out().part(workers.rank, workers.count)
+        torch.manual_seed(trial.stream("training"))
+        self.bare_model = LanguageModel(trial).to(self.device)
+        self.model: nn.Module = self.bare_model
+        if settings.compile:
+            self.model = torch.compile(self.model)  # type: ignore[assignment]
+        if workers.count > 1:
+            self.model = nn.parallel.DistributedDataParallel(self.model)
+        self.parameters = list(self.bare_model.parameters())
+        self.optimizer = build_optimizer(trial, self.parameters)
+        self.evaluate_after = set(trial.evaluation.steps(trial.steps))
+        self.step = 0
+        self.ended: str | None = None
+        self.curve: dict[str, list[Any]] = {name: [] for name in ("step", "loss", "standard_error", *SERIES)}
+        self.pending: list[Tensor] = []  # (loss, gradient norm) of the updates since the last evaluation
+        self.checked = 0  # how many of the pending updates are known to be finite
+
+    # --- one update
+
+    def update(self) -> None:
+        """Take one step of the optimizer."""
+        trial = self.trial
+        batch = self.data.train(self.step).part(self.workers.rank, self.workers.count)
+        self.learning_rate = trial.optimizer.learning_rate * trial.optimizer.schedule.factor(self.step, trial.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+        with self._precision():
+            loss_BT = self.model(batch.inputs_BT.to(self.device), batch.targets_BT.to(self.device))
+        # Every worker holds equally many scored tokens, so the mean of their means is the batch's mean.
+        loss = loss_BT.sum() / (batch.targets_BT != UNSCORED).sum()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, trial.optimizer.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.pending.append(torch.stack([loss.detach(), norm]))
+        self.step += 1
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.settings.dtype == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    # --- measuring
+
+    def evaluate(self) -> None:
+        """Add one point to the curve, or end the trial when it is not finite or the study's rule says so."""
+        loss, standard_error = self._held_out_loss()
+        train_loss, gradient_norm = self._since_last()
+        if not all(math.isfinite(value) for value in (loss, standard_error, train_loss or 0.0, gradient_norm or 0.0)):
+            self.ended = "nonfinite"
+            return
+        rate = self.learning_rate if self.step else None
+        point = (self.step, loss, standard_error, train_loss, gradient_norm, rate)
+        for series, value in zip(self.curve.values(), point, strict=True):
+            series.append(value)
+        above = self.trial.stop.above_initial
+        if len(self.curve["loss"]) > above and min(self.curve["loss"][-above:]) > self.curve["loss"][0]:
+            self.ended = "above_initial"
+        elif self.step == self.trial.steps:
+            self.ended = "budget"
+
+    @torch.no_grad()
+    def _held_out_loss(self) -> tuple[float, float]:
+        """Return mean and standard error over the held-out sequences, in nats per scored token."""
+        total, (inputs_BT, targets_BT) = self.trial.evaluation.sequences, self.held_out
+        # Each worker fills its own places of one vector, so that the sum over workers and the order of addition
+        # do not depend on how many there are.
+        loss_of_sequence = torch.zeros(total, dtype=torch.float64, device=self.device)
+        place = self.workers.rank * total // self.workers.count
+        at_once = max(1, LOGITS_AT_ONCE // (self.trial.task.vocab_size * inputs_BT.shape[1]))
+        for inputs, targets in zip(inputs_BT.split(at_once), targets_BT.split(at_once), strict=True):
+            with self._precision():
+                loss_BT = self.bare_model(inputs.to(self.device), targets.to(self.device))
+            mean_B = loss_BT.double().sum(1) / (targets != UNSCORED).sum(1).to(self.device)
+            loss_of_sequence[place : place + len(inputs)] = mean_B
+            place += len(inputs)
+        loss_of_sequence = self.workers.sum(loss_of_sequence)
+        return float(loss_of_sequence.mean()), float(loss_of_sequence.std() / total**0.5)
+
+    def _since_last(self) -> tuple[float | None, float | None]:
+        """Return mean training loss and largest gradient norm since the last evaluation."""
+        if not self.pending:
+            return None, None
+        loss, norm = self._pending_means()
+        self.pending, self.checked = [], 0
+        return loss, norm
+
+    def _pending_means(self) -> tuple[float, float]:
+        series = torch.stack(self.pending)
+        losses = series[:, 0].double() / self.workers.count
+        return float(self.workers.sum(losses).mean()), float(series[:, 1].max())
+
+    def finite(self) -> bool:
+        """Say whether every update so far had a finite gradient, looking at the device every few steps only."""
+        if len(self.pending) - self.checked >= CHECK_STEPS:
+            # The norm is over all workers' averaged gradients, so every worker sees the same number.
+            norms = torch.stack(self.pending[self.checked :])[:, 1]
+            self.checked = len(self.pending)
+            return bool(torch.isfinite(norms).all())
+        return True
+
+    # --- checkpoints
+
+    def save(self) -> bytes:
+        """Return everything that the rest of the trial depends on. Data needs no state: it follows from the step."""
+        state = {
+            "key": self.trial.key,
+            "step": self.step,
+            "curve": self.curve,
+            "pending": torch.stack(self.pending).cpu() if self.pending else torch.zeros(0, 2),
+            "model": self.bare_model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": torch.get_rng_state(),
+            "cuda_generator": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def restore(self, data: bytes) -> None:
+        """Continue from what ``save`` returned."""
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        self.bare_model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.curve = state["step"], state["curve"]
+        self.pending = list(state["pending"].to(self.device))
+        torch.set_rng_state(state["generator"])
+        if state["cuda_generator"] is not None:
+            torch.cuda.set_rng_state(state["cuda_generator"])
+
+
+def build_optimizer(trial: Trial, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+    """Return AdamW whose weight decay leaves the norms' gains alone."""
+    config = trial.optimizer
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+    )
+
+
+def train(
+    trial: Trial,
+    settings: Settings,
+    workers: Workers = Workers(),  # noqa: B008 (frozen)
+    *,
+    checkpoint: bytes | None = None,
+    save: Callable[[bytes], None] = lambda data: None,
+    report: Callable[[dict[str, Any]], None] = lambda point: None,
+) -> Result:
+    """Train one trial to its end and return its result; it never raises for diverging.
+
+    ``checkpoint`` is what an earlier ``save`` was given. On rank 0, ``save`` is called about every
+    ``settings.checkpoint_seconds`` and ``report`` with each new point of the curve.
+    Raises ValueError when the batch is not divisible by the number of workers.
+    """
+    started = saved = time.monotonic()
+    saving = measuring = 0.0
+    training = Training(trial, settings, workers)
+    if checkpoint is not None:
+        training.restore(checkpoint)
+    resumed_at = training.step
+    while training.ended is None:
+        measured = training.curve["step"][-1:] == [training.step]
+        if training.step in training.evaluate_after and not measured:
+            begun = time.monotonic()
+            training.evaluate()
+            measuring += time.monotonic() - begun
+            if training.ended != "nonfinite" and workers.rank == 0:
+                report({name: series[-1] for name, series in training.curve.items()})
+            continue
+        if workers.rank == 0 and training.step > resumed_at and time.monotonic() - saved >= settings.checkpoint_seconds:
+            begun = time.monotonic()
+            save(training.save())
+            saved = time.monotonic()
+            saving += saved - begun
+        training.update()
+        if not training.finite():
+            training.ended = "nonfinite"
+    points = {name: tuple(series) for name, series in training.curve.items()}
+    curve = Curve(points["step"], points["loss"], points["standard_error"], trial.task.floor, training.ended)  # type: ignore[arg-type]
+    machine = {
+        **settings.arithmetic,
+        "workers": workers.count,
+        "torch": torch.__version__,
+        "hardware": torch.cuda.get_device_name() if settings.device == "cuda" else "cpu",
+        "seconds": time.monotonic() - started,
+        "measuring_seconds": measuring,
+        "saving_seconds": saving,
+        "resumed_at": resumed_at,
+    }
+    return Result(trial.key, trial.canonical, curve, {name: points[name] for name in SERIES}, machine)

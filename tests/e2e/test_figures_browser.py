@@ -1,0 +1,190 @@
+"""The report's pages in a real browser: they draw offline, also in the sandbox in which MLflow shows artifacts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isoloss import AdamW, Choice, Curve, Decoder, Linear, Log, SpamLang, Steps, Study
+from isoloss.report.write import Written, write_report
+from isoloss.result import SERIES, Result
+from isoloss.run.ledger import Ledger
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update"),
+    *("--disable-background-networking", "--disable-sync", "--window-size=1100,1000", "--remote-debugging-pipe"),
+)
+QUESTION = "Does it hold? </script><script>document.title = 'broken out'</script><img src=x onerror='document.title=1'>"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+]
+
+
+class Browser:
+    """A headless Chromium, told what to do over its debugging pipe: JSON messages that end in a zero byte."""
+
+    def __init__(self, profile: Path) -> None:
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+
+        def numbered() -> None:
+            # Chromium reads commands from descriptor 3 and answers on 4; move ours out of the way first.
+            one, two = os.dup(to_browser), os.dup(from_browser)
+            os.dup2(one, 3)
+            os.dup2(two, 4)
+
+        assert CHROMIUM is not None
+        self.process = subprocess.Popen(
+            [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            preexec_fn=numbered, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser)
+        os.close(from_browser)
+        self._number, self._pending = 0, b""
+
+    def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Send one command and return its answer."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self._pending:
+                chunk = os.read(self._read, 1 << 16)
+                assert chunk, "the browser has gone"
+                self._pending += chunk
+            text, _, self._pending = self._pending.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+
+    def open(self, url: str) -> str:
+        """Open a page and return its session."""
+        target = self.ask("Target.createTarget", url=url)["targetId"]
+        return str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+
+    def frame(self) -> str:
+        """Return the session of the only frame that runs in a process of its own, as a sandboxed one does."""
+        for _ in range(100):
+            for info in self.ask("Target.getTargets", filter=[{"type": "iframe"}])["targetInfos"]:
+                return str(self.ask("Target.attachToTarget", targetId=info["targetId"], flatten=True)["sessionId"])
+            time.sleep(0.1)
+        raise AssertionError("no frame appeared")
+
+    def value(self, session: str, expression: str) -> Any:
+        return self.ask("Runtime.evaluate", session, expression=expression, returnByValue=True)["result"].get("value")
+
+    def until(self, session: str, expression: str, seconds: float = 30) -> Any:
+        """Return the expression's value once it is true; fail after ``seconds``."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = self.value(session, expression)
+            if found:
+                return found
+            time.sleep(0.1)
+        return pytest.fail(f"never true: {expression}; page says {self.value(session, 'document.body.innerText')!r}")
+
+    def picture(self, session: str, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", session, format="png")["data"]))
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        os.close(self._read)
+        os.close(self._write)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    study = Study(
+        name="in-a-browser",
+        question=QUESTION,
+        task=SpamLang(vocab_size=64, sequence_length=8),
+        model=Decoder(width=32, depth=1),
+        head=Linear(),
+        optimizer=AdamW(learning_rate=1e-3),
+        budget=Steps(100, batch_size=8),
+        axes={"task.vocab_size": Choice(64, 256), "optimizer.learning_rate": Log(1e-3, 1e-1, points=3)},
+    )
+    ledger = Ledger(tmp_path_factory.mktemp("ledger"))
+    ledger.open(study, {"device": "cpu"})
+    for number, (cell, trial) in enumerate(study.trials()):
+        ledger.claim(number, trial.key, cell, trial.replicate)
+        initial = math.log(trial.task.vocab_size)
+        curve = Curve((0, 10, 100), (initial, initial / 2, 0.01 * number), (0.001,) * 3, 0.0)
+        ledger.finish(Result(trial.key, trial.canonical, curve, dict.fromkeys(SERIES, (None, 0.1, 0.1))))
+    return write_report(study, ledger, tmp_path_factory.mktemp("report"))
+
+
+def in_sandbox(page: Path, folder: Path) -> str:
+    """Return the address of a page that shows another as MLflow shows an HTML artifact."""
+    data = base64.b64encode(page.read_bytes()).decode()
+    outer = folder / f"frame-{page.name}"
+    outer.write_text(
+        f"""<iframe id="frame" sandbox="allow-scripts" style="width:1060px;height:960px"></iframe><script>
+        const bytes = Uint8Array.from(atob("{data}"), c => c.charCodeAt(0));
+        document.getElementById("frame").src = URL.createObjectURL(new Blob([bytes], {{type: "text/html"}}));
+        </script>"""
+    )
+    return outer.as_uri()
+
+
+DRAWN = "document.querySelectorAll('#figure svg.main-svg').length"
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"), [("surface_html", ".hm image, .heatmaplayer image"), ("curves_html", ".trace.scatter")]
+)
+def test_a_page_draws_in_mlflows_sandbox(
+    browser: Browser, report: Written, tmp_path: Path, name: str, marks: str
+) -> None:
+    page: Path = getattr(report, name)
+    outer = browser.open(in_sandbox(page, tmp_path))
+    frame = browser.frame()
+    assert browser.until(frame, DRAWN) >= 1
+    assert browser.until(frame, f"document.querySelectorAll('{marks}').length") >= 2
+    assert browser.value(frame, "window.origin") == "null"
+    assert browser.value(frame, "document.querySelector('.failed')") is None
+    assert browser.value(frame, "document.title").startswith("in-a-browser")
+    assert QUESTION in browser.value(frame, "document.body.innerText")
+    if "ISOLOSS_PICTURES" in os.environ:
+        browser.picture(outer, Path(os.environ["ISOLOSS_PICTURES"]) / f"sandbox-{name}.png")
+    browser.ask("Target.closeTarget", targetId=browser.ask("Target.getTargetInfo", outer)["targetInfo"]["targetId"])
+
+
+def test_a_page_draws_as_a_file_and_asks_the_network_for_nothing(browser: Browser, report: Written) -> None:
+    session = browser.open(report.surface_html.as_uri())
+    browser.until(session, DRAWN)
+    loaded = browser.value(session, "performance.getEntriesByType('resource').map(entry => entry.name).join(' ')")
+    assert "http" not in loaded
+    texts = browser.value(
+        session, "[...document.querySelectorAll('.annotation-text')].map(t => t.textContent).join('|')"
+    )
+    assert "outcome" in texts
+    assert "median excess loss" in texts
+    buttons = browser.value(session, "[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title).join()")
+    assert "Download" in buttons
+    assert "cloud" not in buttons.lower()
+    assert browser.value(session, "document.querySelector('figure').getAttribute('aria-label')").startswith("Outcome")
