@@ -132,8 +132,8 @@ def run(
         isolation=isolation.value,
     )
     summary = run_session(study, State(state, tracking_uri), settings, address or None, _console())
-    if not summary.complete:
-        raise typer.Exit(INCOMPLETE if summary.gave_up else INTERRUPTED)
+    if summary.interrupted or summary.gave_up:
+        raise typer.Exit(INTERRUPTED if summary.interrupted else INCOMPLETE)
 
 
 @app.command()
@@ -201,11 +201,16 @@ def ui(
 ) -> None:
     """Publish a study and open MLflow on it: starts MLflow's server here, and prints the link to the study's view."""
     from isoloss.run.state import State
+    from isoloss.track.client import BusyError
+    from isoloss.track.publish import lookup
     from isoloss.track.publish import publish as publish_to_mlflow
 
     found = State(state)
     definition, ledger = found.find(study)
-    done = publish_to_mlflow(definition, ledger, found.tracking_uri)
+    try:
+        done = publish_to_mlflow(definition, ledger, found.tracking_uri)
+    except BusyError:  # the study is running, and its driver publishes
+        done = lookup(definition, found.tracking_uri)
     server = f"http://127.0.0.1:{port}"
     _console().print(f"open {done.link(server=server)}\nstop the server with Ctrl-C", highlight=False, soft_wrap=True)
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # saves a dozen processes that only agents use
@@ -271,7 +276,7 @@ def _say(facts: Any, as_json: bool, text: Any) -> None:
 def main() -> None:
     """Run the command line."""
     with _user_errors():
-        app()
+        app(prog_name="isoloss")
 
 
 if __name__ == "__main__":

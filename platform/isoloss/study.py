@@ -145,6 +145,8 @@ class Study(Part):
             checked = tuple(self._value(path, value) for value in ends)
             if isinstance(axis, Choice):
                 return Choice(*checked)
+            if checked[0] == checked[1]:
+                raise ValueError(f"rounded to whole numbers, the range is {checked[0]} alone and changes nothing")
             if isinstance(self.search, Grid):
                 self._points(path, axis)
         except (LookupError, ValueError) as error:
@@ -240,6 +242,12 @@ class Study(Part):
             return self.map
         across = "optimizer.learning_rate" if "optimizer.learning_rate" in self.axes else list(self.axes)[-1]
         return across, next((path for path in self.axes if path != across), across)
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __reduce__(self) -> Any:
+        return Study.from_json, (self.to_json(),)
 
     def to_json(self) -> str:
         """Return the study as JSON, axes in their order, from which ``from_json`` rebuilds an equal study."""

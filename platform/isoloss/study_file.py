@@ -60,7 +60,11 @@ def _call(path: str, name: str, function: object) -> object:
 
 
 def _explain(path: str, error: Exception) -> str:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == Path(path).resolve()
+    ]
     where = f"{path}, line {lines[-1]}" if lines else path
     if isinstance(error, ValidationError):
         return f"{where}: {error.title}: {messages(error)}"

@@ -27,7 +27,7 @@ def test_cells_count_their_replicates(tmp_path: Path) -> None:
     assert len(cells) == 3 * 7 * 2
     assert (cells["finished"] == 2).all()
     assert not cells[["pending", "given_up", "missing"]].any(axis=None)
-    steps = cells["budget"] == "steps(steps=300, batch_size=32)"
+    steps = cells["budget"] == "steps(300, batch_size=32)"
     edge = records(cells[steps & (cells["task.vocab_size"] == 1024) & (cells["optimizer.learning_rate"] > 0.09)])
     assert [(cell["diverged"], cell["nonfinite"], cell["outcome"]) for cell in edge] == [(1, 1, "nonfinite")]
     # Both replicates were stopped, so each counts with its initial loss, ln(1024).
@@ -101,7 +101,7 @@ def test_values_keep_their_order(tmp_path: Path) -> None:
     )
     table = trials_table(of, ledger(tmp_path, of))
     assert axis_values(of, "task.vocab_size", table) == [64, 256]
-    assert axis_values(of, "head", table) == ["low_rank(rank=8)", "linear()"]
+    assert axis_values(of, "head", table) == ["low_rank(8)", "linear()"]
     groups = [values for values, _ in split(of, table, ("task.vocab_size", "head"))]
-    assert groups[0] == {"task.vocab_size": 64, "head": "low_rank(rank=8)"}
+    assert groups[0] == {"task.vocab_size": 64, "head": "low_rank(8)"}
     assert len(groups) == 4

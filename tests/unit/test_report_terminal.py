@@ -34,13 +34,13 @@ def test_the_map(tmp_path: Path) -> None:
     text = printed(of, ledger(tmp_path, of))
     lines = [line.rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= 100
-    assert "budget steps(steps=300, batch_size=32)" in lines
+    assert "budget steps(300, batch_size=32)" in lines
     assert "vocab size  1e-4        3.2e-4      1e-3        3.2e-3      1e-2        3.2e-2      1e-1" in text
     assert "     1,024  u    6.80   u    6.51   u    5.68   u    3.35   u    0.58   p    1.52   D1N1 6.93" in text
     assert "C converged   u undertrained   p plateaued   D diverged   N nonfinite" in lines
     flat = " ".join(text.split())
     assert (
-        "vocab size 1,024, budget steps(steps=300, batch_size=32): no learning rate converges; sensitivity 3.90 ± 0.05"
+        "vocab size 1,024, budget steps(300, batch_size=32): no learning rate converges; sensitivity 3.90 ± 0.05"
         in flat
     )
     assert "converges from 3.2e-3 to 1e-1 (upper end is only a bound)" in flat

@@ -25,7 +25,10 @@ class Choice(Part):
     def _varies(self) -> Choice:
         if len(self.values) < 2:
             raise ValueError(f"an axis needs at least two values to change anything, not {len(self.values)}")
-        texts = [canonical_json(value) for value in self.values]
+        try:
+            texts = [canonical_json(value) for value in self.values]
+        except (TypeError, ValueError):
+            raise ValueError("values must be finite numbers, texts, None or parts") from None
         if len(set(texts)) < len(texts):
             twice = next(value for value, text in zip(self.values, texts, strict=True) if texts.count(text) > 1)
             raise ValueError(f"the value {twice!r} appears twice")

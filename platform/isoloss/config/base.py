@@ -31,10 +31,13 @@ class Part(BaseModel):
 
     @property
     def label(self) -> str:
-        """A short text for legends and tables, such as ``coverage(draws_per_symbol=37.5, steps=300)``."""
-        fields = dict(self.canonical)
-        kind = fields.pop("kind", type(self).__name__.lower())
-        return f"{kind}({', '.join(f'{name}={value_label(value)}' for name, value in fields.items())})"
+        """A short text for legends and tables: ``coverage(37.5, steps=300)``; a first, required field is bare."""
+        bare = next((name for name in type(self).model_fields if name != "kind"), "")
+        if bare and not type(self).model_fields[bare].is_required():
+            bare = ""
+        shown = {name: value_label(getattr(self, name)) for name in self.canonical if name != "kind"}
+        kind = getattr(self, "kind", type(self).__name__.lower())
+        return f"{kind}({', '.join(text if name == bare else f'{name}={text}' for name, text in shown.items())})"
 
     def leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Yield (path, value) of every field, descending into parts."""
@@ -71,9 +74,6 @@ def value_label(value: Any) -> str:
         return value.label
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, Mapping):  # the canonical form of a part
-        fields = ", ".join(f"{name}={value_label(item)}" for name, item in value.items() if name != "kind")
-        return f"{value.get('kind', '')}({fields})"
     return str(value)
 
 

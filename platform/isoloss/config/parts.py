@@ -67,7 +67,7 @@ class Decoder(Part):
     mlp_ratio: Annotated[float, Field(gt=0)] = 8 / 3
     rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    initial_std: Annotated[float, Field(gt=0)] = 0.02
+    initial_std: Annotated[float, Field(gt=0, le=1)] = 0.02
 
     @model_validator(mode="after")
     def _shapes(self) -> Decoder:
@@ -238,8 +238,11 @@ class Evaluation(Part):
 class Stop(Part):
     """When a trial ends before its budget, by absolute rules only: a rule relative to other trials would bias maps.
 
-    A non-finite loss, gradient or weight always ends it; so does a loss above the initial one at
-    ``above_initial`` evaluations in a row.
+    A non-finite loss, gradient or weight always ends it. So does a held-out loss that has stayed above
+    ``above_initial`` times the initial loss for ``for_share`` of the budget's steps, after warm-up; None lets such
+    trials go on. Merely exceeding the initial loss ends nothing: a batch pushes down every symbol that it lacks, so
+    trials that converge rise at first, the more the larger V and the learning rate are.
     """
 
-    above_initial: Annotated[int, Field(ge=2)] = 6
+    above_initial: Annotated[float, Field(gt=1)] | None = 2.0
+    for_share: Annotated[float, Field(gt=0, lt=1)] = 0.1

@@ -26,8 +26,8 @@ class Attention(nn.Module):
 
     def forward(self, x_BTM: Tensor, rotation_2TC: Tensor) -> Tensor:
         B, T, M = x_BTM.shape
-        all_BATC = self.inputs(x_BTM).view(B, T, -1, self.head_width).transpose(1, 2)
-        rotated_BATC, value_BKTC = all_BATC.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
+        all_BTAC = self.inputs(x_BTM).view(B, T, self.heads + 2 * self.kv_heads, self.head_width)
+        rotated_BATC, value_BKTC = all_BTAC.transpose(1, 2).split([self.heads + self.kv_heads, self.kv_heads], dim=1)
         query_BHTC, key_BKTC = rotate(rotated_BATC, rotation_2TC).split([self.heads, self.kv_heads], dim=1)
         mixed_BHTC = F.scaled_dot_product_attention(
             query_BHTC, key_BKTC, value_BKTC, is_causal=True, enable_gqa=self.heads != self.kv_heads
@@ -123,5 +123,5 @@ def rotary(positions: int, head_width: int, theta: float) -> Tensor:
 
 def rotate(x_BHTC: Tensor, rotation_2TC: Tensor) -> Tensor:
     """Turn dimension i and i + C/2 of each head together by the angle of their position."""
-    cosine_TC, signed_sine_TC = rotation_2TC.to(x_BHTC.dtype)
+    cosine_TC, signed_sine_TC = rotation_2TC  # float32, also where autocast gives x fewer digits
     return x_BHTC * cosine_TC + x_BHTC.roll(x_BHTC.shape[-1] // 2, dims=-1) * signed_sine_TC

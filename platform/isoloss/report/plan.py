@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group
@@ -24,29 +25,33 @@ def plan_of(study: Study, ledger: Ledger, device: str, slots: int) -> dict[str, 
     from isoloss.search.plan import listed_trials, plan
     from isoloss.search.points import random_cells
 
-    total = plan(study).total
     if isinstance(study.search, Optuna):
+        total = plan(study).total
         cells = random_cells(study, Random(cells=study.search.cells))
         trials = [(cell, study.trial(cell, replicate)) for replicate in range(study.replicates) for cell in cells]
     else:
         trials = listed_trials(study)
+        total = len(trials)
     done = ledger.finished()
-    speed = fit(((t, ledger.result(t.key).machine["seconds"]) for _, t in trials if t.key in done), device)
-    left = [trial for _, trial in trials if trial.key not in done]
+    finished = [trial for _, trial in trials if trial.key in done] if done else []
+    speed = fit(((trial, ledger.result(trial.key).machine["seconds"]) for trial in finished), device)
+    sizes = _sizes(trials)
+    members = [(size[0][1], len(size)) for size in sizes]
+    spent = sum(seconds(trial, speed) for trial in finished)
     return {
         "study": study.name,
-        "cells": len({tuple(map(value_label, cell.values())) for cell, _ in trials}),
+        "cells": len(trials) // study.replicates,
         "replicates": study.replicates,
         "trials": total,
-        "finished": sum(trial.key in done for _, trial in trials),
-        "tokens": sum(trial.tokens for _, trial in trials),
-        "flops": sum(flops(trial) for _, trial in trials),
-        "parameters": [min(t.parameters for _, t in trials), max(t.parameters for _, t in trials)],
-        "draws_per_symbol": [min(t.draws_per_symbol for _, t in trials), max(t.draws_per_symbol for _, t in trials)],
-        "seconds_left": sum(seconds(trial, speed) for trial in left) / slots,
+        "finished": len(finished),
+        "tokens": sum(trial.tokens * count for trial, count in members),
+        "flops": sum(flops(trial) * count for trial, count in members),
+        "parameters": _range(trial.parameters for trial, _ in members),
+        "draws_per_symbol": _range(trial.draws_per_symbol for trial, _ in members),
+        "seconds_left": (sum(seconds(trial, speed) * count for trial, count in members) - spent) / slots,
         "slots": slots,
         "speed_from": f"{speed.measured} finished trials" if speed.measured else f"an assumed {device}",
-        "groups": _groups(study, trials, speed),
+        "groups": [_group(study, size, speed) for size in sizes],
     }
 
 
@@ -64,41 +69,52 @@ def plan_text(study: Study, facts: dict[str, Any]) -> Group:
     about.add_row(
         "time left", f"about {_duration(facts['seconds_left'])} on {facts['slots']} slots, from {facts['speed_from']}"
     )
-    groups = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in (*facts["groups"][0]["cell"], "trials", "steps", "batch", "draws/symbol", "parameters", "s/trial"):
-        groups.add_column(str(name).rpartition(".")[2], justify="right")
+    groups = Table(box=None, padding=(0, 1), header_style="bold")
+    groups.add_column("cells")
+    for name in ("trials", "steps", "batch", "draws", "parameters", "s/trial"):
+        groups.add_column(name, justify="right", no_wrap=True)
     for group in facts["groups"][:MOST_ROWS]:
         groups.add_row(
-            *group["cell"].values(), f"{group['trials']:,}", f"{group['steps']:,}", f"{group['batch_size']:,}",
-            f"{group['draws_per_symbol']:.4g}", f"{group['parameters']:,}", f"{group['seconds']:.2g}",
+            _cell(group["cell"]), f"{group['trials']:,}", f"{group['steps']:,}", f"{group['batch_size']:,}",
+            f"{group['draws_per_symbol']:.4g}", f"{group['parameters']:,}", _digits(group["seconds"]),
         )  # fmt: skip
     hidden = len(facts["groups"]) - MOST_ROWS
     return Group(about, "", groups, f"… and {hidden} more groups" if hidden > 0 else "")
 
 
-def _groups(study: Study, trials: list[tuple[dict[str, Any], Trial]], speed: Speed) -> list[dict[str, Any]]:
-    """One row for all trials of the same size: the axes that change what a trial costs, and what it costs."""
-    sizes: dict[tuple[Any, ...], list[tuple[dict[str, Any], Trial]]] = {}
+def _sizes(trials: list[tuple[dict[str, Any], Trial]]) -> list[list[tuple[dict[str, Any], Trial]]]:
+    """Gather the trials that cost the same: all parts but the optimizer decide it, and a study shares equal parts."""
+    sizes: dict[tuple[int, ...], list[tuple[dict[str, Any], Trial]]] = {}
     for cell, trial in trials:
-        size = (trial.steps, trial.batch_size, trial.parameters, trial.task.positions)
+        size = tuple(map(id, (trial.task, trial.model, trial.head, trial.budget, trial.evaluation)))
         sizes.setdefault(size, []).append((cell, trial))
-    varying = [
-        path
-        for path in study.axes
-        if any(len({value_label(cell[path]) for cell, _ in members}) == 1 for members in sizes.values())
-        and len({value_label(cell[path]) for cell, _ in trials}) > 1
-    ]
-    rows = []
-    for members in sizes.values():
-        trial = members[0][1]
-        labels = {path: list(dict.fromkeys(value_label(cell[path]) for cell, _ in members)) for path in varying}
-        rows.append({
-            "cell": {path: found[0] if len(found) == 1 else f"{len(found)} values" for path, found in labels.items()},
-            "trials": len(members), "steps": trial.steps, "batch_size": trial.batch_size,
-            "draws_per_symbol": trial.draws_per_symbol, "parameters": trial.parameters,
-            "seconds": seconds(trial, speed),
-        })  # fmt: skip
-    return rows
+    return list(sizes.values())
+
+
+def _group(study: Study, size: list[tuple[dict[str, Any], Trial]], speed: Speed) -> dict[str, Any]:
+    cell, trial = size[0]
+    return {
+        "cell": {path: value_label(cell[path]) for path in study.axes if not path.startswith("optimizer")},
+        "trials": len(size),
+        "steps": trial.steps,
+        "batch_size": trial.batch_size,
+        "draws_per_symbol": trial.draws_per_symbol,
+        "parameters": trial.parameters,
+        "seconds": seconds(trial, speed),
+    }
+
+
+def _cell(cell: dict[str, str]) -> str:
+    return ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in cell.items()) or "all"
+
+
+def _digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def _range(values: Iterable[float]) -> list[float]:
+    found = list(values)
+    return [min(found), max(found)]
 
 
 def _duration(duration: float) -> str:

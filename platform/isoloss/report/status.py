@@ -28,7 +28,7 @@ def status_of(study: Study, ledger: Ledger) -> dict[str, Any]:
         "question": study.question,
         "trials": plan(study).total,
         "finished": len(finished),
-        "running": len([key for key in open_keys if key not in unfinished]) if ledger.driven_by() else 0,
+        "claimed": len([key for key in open_keys if key not in unfinished]),
         "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
         "given_up": {key: unfinished[key] for key in open_keys if key in unfinished},
         "driver": ledger.driven_by(),
@@ -49,7 +49,7 @@ def status_text(facts: dict[str, Any]) -> Group:
     table = Table.grid(padding=(0, 2))
     table.add_row("question", facts["question"])
     table.add_row("outcomes", ", ".join(f"{count} {name}" for name, count in facts["outcomes"].items()))
-    table.add_row("running", str(facts["running"]))
+    table.add_row("claimed", f"{facts['claimed']} trials that have no result yet")
     for key, why in facts["given_up"].items():
         table.add_row("given up", f"trial {key}, {why['state']}: {why['reason']}")
     table.add_row("ledger", facts["ledger"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from isoloss.analysis.table import members
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Claim, Ledger
-from isoloss.search.plan import Answer, plan
+from isoloss.search.plan import Answer, Plan
 from isoloss.study import Study, Trial
 
 
@@ -18,6 +19,7 @@ class Order:
     """A claimed trial on its way to a slot."""
 
     claim: Claim
+    cell: dict[str, Any]
     trial: Trial
 
 
@@ -32,14 +34,10 @@ class Watcher(Protocol):
 
 
 class Book:
-    """Hands out trials: first those that were claimed but not finished, then what the plan proposes.
+    """Hands out trials: first those that were claimed but not finished, then what the plan proposes."""
 
-    Raises SearchError when the study's search cannot be carried out.
-    """
-
-    def __init__(self, study: Study, ledger: Ledger, watchers: list[Watcher]) -> None:
-        self.study, self.ledger, self.watchers = study, ledger, watchers
-        self.plan = plan(study)
+    def __init__(self, study: Study, plan: Plan, ledger: Ledger, watchers: Iterable[Watcher] = ()) -> None:
+        self.study, self.plan, self.ledger, self.watchers = study, plan, ledger, list(watchers)
         self.running: dict[str, Order] = {}  # by Tune's trial id
         self.outcomes: Counter[Outcome] = Counter()
         self.gave_up: dict[str, str] = {}
@@ -52,8 +50,9 @@ class Book:
             if trial.key in done:
                 self._finished(trial)
             else:
-                self.resumed.append(Order(claim, trial))
+                self.resumed.append(Order(claim, cell, trial))
         self.done_before = self.done
+        self.exhausted = False  # whether the plan has said that nothing more is to come
 
     @property
     def done(self) -> int:
@@ -67,9 +66,10 @@ class Book:
         else:
             proposal = self.plan.next()
             if isinstance(proposal, Answer):
-                return Answer.WAIT if proposal is Answer.WAIT and self.running else Answer.DONE
+                self.exhausted = proposal is Answer.DONE
+                return proposal
             cell, trial = proposal
-            order = Order(self.ledger.claim(self.claims, trial.key, cell, trial.replicate), trial)
+            order = Order(self.ledger.claim(self.claims, trial.key, cell, trial.replicate), cell, trial)
             self.claims += 1
             self.plan.claimed(cell, trial)
         self.running[slot] = order
@@ -91,11 +91,13 @@ class Book:
         key = order.trial.key
         if self.ledger.is_finished(key):
             self._finished(order.trial)
-            for watcher in self.watchers:
-                watcher.finished(key)
         elif state is not None:
             self.gave_up[key] = f"{state}: {reason}"
             self.ledger.give_up(key, state, reason)
+        else:  # interrupted
+            return
+        for watcher in self.watchers:
+            watcher.finished(key)
 
     def _finished(self, trial: Trial) -> None:
         result = self.ledger.result(trial.key)

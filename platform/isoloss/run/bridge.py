@@ -26,7 +26,8 @@ class Bridge(Searcher):
         return {"key": order.trial.key, "trial": order.trial.model_dump_json()}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self.book.ended(trial_id, (result or {}).get("state"), (result or {}).get("reason", ""))
+        if not error:  # of errors the driver's callback knows the reason
+            self.book.ended(trial_id, (result or {}).get("state"), (result or {}).get("reason", ""))
 
     # Tune pickles and saves its searcher to restore experiments; ours are never restored: the ledger holds it all.
 

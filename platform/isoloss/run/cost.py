@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from isoloss.study import Trial
 
 
@@ -47,11 +45,12 @@ def seconds(trial: Trial, speed: Speed) -> float:
 
 def fit(trials: Iterable[tuple[Trial, float]], device: str) -> Speed:
     """Return the speed that finished (trial, seconds) show, by least squares of relative errors; else the assumed."""
-    from scipy.optimize import nnls
-
     pairs = [(trial, taken) for trial, taken in trials if taken > 0]
     if len(pairs) < 2:
         return ASSUMED[device]
+    import numpy as np
+    from scipy.optimize import nnls
+
     design = np.array([[trial.steps / taken, flops(trial) / taken] for trial, taken in pairs])
     scale = design.max(axis=0)
     (step, per_flop), _ = nnls(design / scale, np.ones(len(pairs)))

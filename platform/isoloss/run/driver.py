@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
@@ -20,6 +19,8 @@ from isoloss.run.settings import RunSettings
 from isoloss.run.slot import Slot
 from isoloss.study import Study
 
+log = logging.getLogger(__name__)
+
 SLOT_FAILURES = 3
 """Times that a trial's slot is replaced before the trial is given up as lost."""
 
@@ -32,32 +33,12 @@ class Summary:
     done_now: int
     total: int
     outcomes: dict[Outcome, int]
-    gave_up: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return self.done == self.total
+    gave_up: dict[str, str]
+    interrupted: bool
 
 
-def drive(
-    book: Book,
-    settings: RunSettings,
-    address: str | None = None,
-    tick: Callable[[Book], None] = lambda book: None,
-) -> Summary:
-    """Run what a study lacks and return when nothing is left, or after an interrupt (SIGINT).
-
-    The caller holds the ledger (``Ledger.driver``). ``tick`` is called several times a second. Raises UsageError when
-    a trial's batch cannot be shared out among a slot's workers, ClusterError when the cluster cannot hold the slots.
-    """
-    _check_batches(book.study, settings.workers_per_slot)
-    if book.done < book.plan.total:
-        cluster.connect(address)
-        _tune(book, settings, cluster.fit_slots(settings), tick)
-    return Summary(book.done, book.done - book.done_before, book.plan.total, dict(book.outcomes), book.gave_up)
-
-
-def _check_batches(study: Study, workers: int) -> None:
+def check_batches(study: Study, workers: int) -> None:
+    """Raise UsageError when a batch of the study cannot be shared out among the workers of a slot."""
     for trial in study.corners():
         if trial.batch_size % workers:
             raise UsageError(
@@ -66,9 +47,26 @@ def _check_batches(study: Study, workers: int) -> None:
             )
 
 
+def drive(
+    book: Book, settings: RunSettings, address: str | None = None, tick: Callable[[Book], None] = lambda book: None
+) -> Summary:
+    """Run what a study lacks and return when nothing is left, or after an interrupt (SIGINT).
+
+    The caller holds the ledger (``Ledger.driver``). ``tick`` is called several times a second. Raises ClusterError
+    when the cluster of ``cluster.connect(address)`` cannot hold the slots.
+    """
+    if book.done < book.plan.total:
+        cluster.connect(address)
+        _tune(book, settings, cluster.fit_slots(settings), tick)
+    interrupted = book.done < book.plan.total and not book.exhausted
+    return Summary(
+        book.done, book.done - book.done_before, book.plan.total, dict(book.outcomes), book.gave_up, interrupted
+    )
+
+
 def _tune(book: Book, settings: RunSettings, slots: int, tick: Callable[[Book], None]) -> None:
     # Tune's and Train's own folders hold nothing that is needed again: the ledger does.
-    storage = tempfile.mkdtemp(prefix="isoloss-ray-")
+    storage = book.ledger.scratch
     slot = tune.with_parameters(Slot, settings=settings.model_dump_json(), ledger=book.ledger.root, storage=storage)
     tuner = tune.Tuner(
         tune.with_resources(slot, {"CPU": cluster.SLOT_CPUS}),
@@ -84,10 +82,8 @@ def _tune(book: Book, settings: RunSettings, slots: int, tick: Callable[[Book], 
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
-    try:
-        tuner.fit()
-    finally:
-        shutil.rmtree(storage, ignore_errors=True)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a slot that dies is told below, without a traceback
+    tuner.fit()
 
 
 class _Listener(tune.Callback):
@@ -105,7 +101,10 @@ class _Listener(tune.Callback):
         self.book.progress(trial.trial_id, result.get("points", []))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        self.book.ended(trial.trial_id, "lost", f"its slot failed {SLOT_FAILURES + 1} times")
+        self.book.ended(trial.trial_id, "lost", f"its slot failed {SLOT_FAILURES + 1} times: {trial.get_error()}"[:500])
+
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        log.warning("a slot died; trial %s goes on in a new one", trial.config["key"])
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self.tick(self.book)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from isoloss.result import Result
 from isoloss.study import SCHEMA, Cell, Study
 
 CLAIMS, RESULTS, CHECKPOINTS, UNFINISHED = "claims", "results", "checkpoints", "unfinished"
+SCRATCH = "scratch"
 
 
 class LedgerError(IsolossError):
@@ -56,6 +58,11 @@ class Ledger:
     def __reduce__(self) -> tuple[Any, ...]:
         return Ledger, (self.root,)
 
+    @property
+    def scratch(self) -> str:
+        """A folder that every worker sees, for what nobody needs once its driver is gone; ``open`` empties it."""
+        return f"{self.root}/{SCRATCH}"
+
     # --- study
 
     def open(self, study: Study, arithmetic: dict[str, Any]) -> None:
@@ -65,8 +72,9 @@ class Ledger:
         with another device, dtype or compilation, since a map must not mix them.
         """
         try:
-            for folder in (CLAIMS, RESULTS, CHECKPOINTS, UNFINISHED):
+            for folder in (CLAIMS, RESULTS, CHECKPOINTS, UNFINISHED, SCRATCH):
                 self._fs.create_dir(f"{self.root}/{folder}", recursive=True)
+            self._fs.delete_dir_contents(self.scratch)
             header = self._header()
             if header is not None and header["arithmetic"] != arithmetic and self.finished():
                 was, asked = (", ".join(f"{k}={v}" for k, v in a.items()) for a in (header["arithmetic"], arithmetic))
@@ -202,7 +210,7 @@ class Ledger:
     # --- files
 
     def _write(self, name: str, data: bytes) -> None:
-        temporary = f"{self.root}/{name}.{os.getpid()}.part"
+        temporary = f"{self.root}/{SCRATCH}/{uuid.uuid4().hex}"
         with self._fs.open_output_stream(temporary) as stream:
             stream.write(data)
         self._fs.move(temporary, f"{self.root}/{name}")

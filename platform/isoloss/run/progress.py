@@ -84,7 +84,7 @@ class Progress:
             where = (
                 "starting" if point is None else f"step {point['step']}/{order.trial.steps}, loss {point['loss']:.3f}"
             )
-            cell = ", ".join(f"{path.split('.')[-1]} {value_label(value)}" for path, value in order.claim.cell.items())
+            cell = ", ".join(f"{path.split('.')[-1]} {value_label(value)}" for path, value in order.cell.items())
             slots.add_row(f"t{order.claim.number:04d}", cell, f"replicate {order.claim.replicate}", where)
         return Group(bar, Text("  ").join(counts), slots)
 

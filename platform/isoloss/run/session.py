@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from isoloss.run import cluster
 from isoloss.run.book import Book
 from isoloss.run.cost import fit, seconds
-from isoloss.run.driver import Summary, drive
+from isoloss.run.driver import Summary, check_batches, drive
 from isoloss.run.ledger import Ledger
 from isoloss.run.progress import Progress
 from isoloss.run.settings import RunSettings
 from isoloss.run.state import State
+from isoloss.search.plan import plan
 from isoloss.study import Study
 
 if TYPE_CHECKING:
@@ -26,19 +28,27 @@ LAST_TRY_SECONDS = 30.0
 def run_session(study: Study, state: State, settings: RunSettings, address: str | None, console: Console) -> Summary:
     """Run what the study lacks and show its map; MLflow being away delays nothing but MLflow.
 
-    Raises what ``Ledger.driver``, ``Book`` and ``drive`` raise.
+    Raises what ``plan``, ``check_batches``, ``Ledger.driver`` and ``drive`` raise.
     """
     from isoloss.track.publish import TrackError, publish
     from isoloss.track.tracker import Tracker
 
+    proposals = plan(study)
+    check_batches(study, settings.workers_per_slot)
     ledger = state.ledger(study.name)
     with (
         ledger.driver(study, settings.train.arithmetic),
         Progress(console, _expected(study, ledger, settings)) as progress,
     ):
+        book = Book(study, proposals, ledger)
+        if book.done < proposals.total:
+            # First, so that a cluster that is too small leaves no trace.
+            cluster.connect(address)
+            cluster.fit_slots(settings)
         tracker = Tracker(study, ledger, state.tracking_uri)
+        book.watchers += [progress, tracker]
         try:
-            summary = drive(Book(study, ledger, [progress, tracker]), settings, address, progress.tick)
+            summary = drive(book, settings, address, progress.tick)
         finally:
             tracked = tracker.close(LAST_TRY_SECONDS)
     written = draw(study, ledger, state, console)
@@ -85,10 +95,9 @@ def _expected(study: Study, ledger: Ledger, settings: RunSettings) -> dict[str, 
 
 
 def _closing(summary: Summary) -> list[str]:
-    if summary.complete:
-        return []
-    lines = [f"{summary.done} of {summary.total} trials have a result; run the same command to go on"]
-    lines += [f"given up: trial {key}: {why}" for key, why in summary.gave_up.items()]
+    lines = [f"given up: trial {key}: {why}" for key, why in summary.gave_up.items()]
+    if summary.interrupted or summary.gave_up:
+        lines.append(f"{summary.done} of {summary.total} trials have a result; run the same command to go on")
     return lines
 
 

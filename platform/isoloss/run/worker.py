@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 import ray.train
+import ray.train.torch
 import torch
 
 from isoloss.run.ledger import Ledger
@@ -48,6 +49,7 @@ def prepare_process(settings: Settings) -> None:
     if settings.device == "cpu":
         torch.set_num_threads(settings.threads)
     else:
+        torch.cuda.set_device(ray.train.torch.get_device())
         torch.use_deterministic_algorithms(True)
 
 

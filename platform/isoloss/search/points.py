@@ -11,8 +11,8 @@ from isoloss.config.base import canonical_json
 from isoloss.config.search import Random
 from isoloss.study import Study
 
-MOST_DRAWS = 64
-"""Draws per wanted cell before a search over a small discrete space stops looking for new ones."""
+MOST_DOUBLINGS = 6
+"""Times that a search over a small discrete space doubles its draws, looking for new cells, before it stops."""
 
 
 def random_cells(study: Study, search: Random) -> list[dict[str, Any]]:
@@ -25,11 +25,11 @@ def random_cells(study: Study, search: Random) -> list[dict[str, Any]]:
     if not study.axes:
         return [{}]
     seed = np.random.default_rng([study.seed, len(study.axes)])
-    engine: qmc.QMCEngine | np.random.Generator
-    engine = qmc.Sobol(len(study.axes), scramble=True, rng=seed) if search.sobol else seed
+    sobol = qmc.Sobol(len(study.axes), scramble=True, rng=seed) if search.sobol else None
     found: dict[str, dict[str, Any]] = {}
-    for _ in range(MOST_DRAWS):
-        for fractions in engine.random((search.cells, len(study.axes)) if engine is seed else search.cells):
+    first = (search.cells - 1).bit_length()
+    for power in (first, *range(first, first + MOST_DOUBLINGS)):  # a Sobol sequence is balanced at powers of two
+        for fractions in sobol.random(2**power) if sobol else seed.random((2**power, len(study.axes))):
             cell = cell_at(study, fractions)
             found.setdefault(canonical_json(cell), cell)
             if len(found) == search.cells:

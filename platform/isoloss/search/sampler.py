@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import optuna
@@ -107,7 +108,8 @@ def _sampler(search: Optuna, seed: int) -> optuna.samplers.BaseSampler:
     if search.sampler not in names:
         raise SearchError(f"search.sampler: Optuna has no {search.sampler!r}; it has {', '.join(names)}")
     try:
-        sampler: optuna.samplers.BaseSampler = getattr(optuna.samplers, search.sampler)(seed=seed, **search.options)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+            sampler: optuna.samplers.BaseSampler = getattr(optuna.samplers, search.sampler)(seed=seed, **search.options)
     except (TypeError, ValueError, ImportError) as error:
         raise SearchError(f"search.options: {search.sampler} refuses {search.options or 'a seed'}: {error}") from None
     return sampler

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isoloss.config.base import canonical_json
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Claim, Ledger
 from isoloss.study import Study, Trial
@@ -38,7 +39,7 @@ from isoloss.track.views import COLOUR, VIEW_TAG, note, views
 from isoloss.track.whole import WholeRuns
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment, Metric
+    from mlflow.entities import Experiment, Metric, Run
     from mlflow.tracking import MlflowClient
 
 PUBLISHED = "isoloss.published"
@@ -94,9 +95,8 @@ class Mirror:
         self._ledger = ledger
         self._uri = tracking_uri
         self._runs: dict[str, _Run] = {}
-        self._finished: set[str] = set()
-        self._given_up: dict[str, dict[str, str]] = {}
         self.artifact_error = ""
+        self.doubtful = False  # a run may exist that is not remembered: the call that makes it failed
         experiment = self._experiment()
         self.experiment_id: str = experiment.experiment_id
         self._whole = WholeRuns.of(client, self.experiment_id, experiment.artifact_location)
@@ -140,9 +140,12 @@ class Mirror:
         self._client.set_experiment_tag(self.experiment_id, "isoloss.views", known)
 
     def _find_runs(self) -> str:
-        """Remember every run of the experiment that is ours; return the parent's id."""
-        parent, token = "", None
-        params = study_params(self._study)
+        """Remember every run of the experiment that is ours; return the parent's id.
+
+        A call that timed out may have made a run after all, which was then made again: one of the two is deleted.
+        """
+        parent: Run | None = None
+        token = None
         while True:
             page = self._client.search_runs(
                 [self.experiment_id], "tags.`isoloss.key` != ''", max_results=1000,
@@ -150,46 +153,56 @@ class Mirror:
             )  # fmt: skip
             for run in page:
                 key, tags = run.data.tags["isoloss.key"], run.data.tags
-                if key != self._study.name:
+                if key == self._study.name:
+                    parent = self._keep_parent(parent, run)
+                    continue
+                twin = self._runs.get(key)
+                if twin is not None:
+                    self._client.delete_run(run.info.run_id if twin.published else twin.run_id)
+                if twin is None or not twin.published:
                     self._runs[key] = _Run(
                         run.info.run_id, run.info.status, tags.get(PUBLISHED, ""), tags.get("isoloss.outcome", ""),
                         run.info.artifact_uri,
                     )  # fmt: skip
-                elif run.data.params and run.data.params != params:
-                    # Params cannot change: a study with another space gets another run, which its trials move to.
-                    self._client.delete_run(run.info.run_id)
-                else:
-                    parent = run.info.run_id
-                    self._parent_metrics, self._parent_tags = dict(run.data.metrics), dict(tags)
-                    self._parent_status = run.info.status
             token = page.token
             if not token:
                 break
-        return parent or self._create_parent(params)
+        return self._open_parent(parent)
 
-    def _create_parent(self, params: dict[str, str]) -> str:
+    def _keep_parent(self, kept: Run | None, run: Run) -> Run | None:
+        """Return the study's run; params cannot change, so a study with another space gets another run."""
+        if kept is not None or run.data.params not in ({}, study_params(self._study)):
+            self._client.delete_run(run.info.run_id)
+            return kept
+        return run
+
+    def _open_parent(self, run: Run | None) -> str:
         from mlflow.entities import Param
 
         study = self._study
-        tags = {
-            "isoloss.kind": "study",
-            "isoloss.key": study.name,
-            **self._definition(),
-            "mlflow.user": _user(),
-            "mlflow.source.name": "isoloss",
-            "mlflow.source.type": "LOCAL",
-        }
-        run_id: str = self._client.create_run(self.experiment_id, run_name=study.name, tags=tags).info.run_id
-        self._client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
-        self._parent_tags, self._parent_metrics, self._parent_status = tags, {}, "RUNNING"
-        return run_id
+        if run is None:
+            tags = {
+                "isoloss.kind": "study",
+                "isoloss.key": study.name,
+                **self._definition(),
+                "mlflow.user": _user(),
+                "mlflow.source.name": "isoloss",
+                "mlflow.source.type": "LOCAL",
+            }
+            run = self._client.create_run(self.experiment_id, run_name=study.name, tags=tags)
+        if not run.data.params:
+            params = [Param(key, value) for key, value in study_params(study).items()]
+            self._client.log_batch(run.info.run_id, params=params)
+        self._parent_tags, self._parent_metrics = dict(run.data.tags), dict(run.data.metrics)
+        self._parent_status = run.info.status
+        return str(run.info.run_id)
 
     def _definition(self) -> dict[str, str]:
         """The tags of the study's run that a new definition of the study changes."""
         return {
             "mlflow.note.content": note(self._study, self.experiment_id),
-            "isoloss.verdict": self._study.verdict.label,
-            "isoloss.search": self._study.search.label,
+            "isoloss.verdict": canonical_json(self._study.verdict),
+            "isoloss.search": canonical_json(self._study.search),
         }
 
     @property
@@ -231,10 +244,6 @@ class Mirror:
         return files
 
     # --- trials
-
-    def look(self) -> None:
-        """Read from the ledger which trials are finished and which were given up; ``settle`` goes by that."""
-        self._finished, self._given_up = self._ledger.finished(), self._ledger.unfinished()
 
     def start(self, claim: Claim, cell: Mapping[str, Any], trial: Trial) -> None:
         """Make sure that a trial has its run, RUNNING."""
@@ -289,9 +298,9 @@ class Mirror:
 
     def _child(self, claim: Claim, cell: Mapping[str, Any], trial: Trial, waiting: str) -> Child:
         study, parent = self._study, self.parent_id
-        if claim.key in self._finished:
+        if self._ledger.is_finished(claim.key):
             return finished_child(study, claim, cell, trial, parent, self._ledger.result(claim.key))
-        given_up = self._given_up.get(claim.key)
+        given_up = self._ledger.unfinished().get(claim.key)
         if given_up is None:
             state = "running" if waiting == "RUNNING" else "waiting"
             return unfinished_child(study, claim, cell, trial, parent, waiting, state)
@@ -310,7 +319,9 @@ class Mirror:
         return any(child.params.get(name, value) != value for name, value in params.items())
 
     def _create(self, child: Child) -> _Run:
+        self.doubtful = True
         created = self._client.create_run(self.experiment_id, child.start_ms, child.tags, child.name)
+        self.doubtful = False
         run = _Run(created.info.run_id, "RUNNING", artifact_uri=created.info.artifact_uri, ours=True)
         self._runs[child.tags["isoloss.key"]] = run
         return run
@@ -320,7 +331,9 @@ class Mirror:
         run_id = self._whole.new_id()
         uri = self._whole.artifact_uri(run_id)
         published = self._upload_curve(uri, child)
+        self.doubtful = True
         self._whole.write(run_id, child, {**child.tags, PUBLISHED: published})
+        self.doubtful = False
         return _Run(run_id, child.status, published, child.tags.get("isoloss.outcome", ""), uri, ours=True)
 
     def _write(self, run: _Run, child: Child) -> None:

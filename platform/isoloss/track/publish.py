@@ -67,7 +67,6 @@ def publish(study: Study, ledger: Ledger, tracking_uri: str, artifacts: Path | N
     try:
         with sole_writer(ledger, tracking_uri):
             mirror = Mirror(client, study, ledger, tracking_uri)
-            mirror.look()
             driven_elsewhere = ledger.driven_by() not in ("", f"process {os.getpid()} on {socket.gethostname()}")
             waiting = "RUNNING" if driven_elsewhere else "SCHEDULED"
             claims = list(members(study, ledger.claims()))

@@ -97,36 +97,32 @@ class Tracker:
     # --- the thread
 
     def _work(self) -> None:
-        pause = self._every_s
+        pause, locked = self._every_s, False
         with ExitStack() as stack:
             while True:
                 with self._wake:
                     self._wake.wait_for(lambda: self._deadline is not None, pause)
                     closing = self._deadline is not None
+                shown = len(self._shown)
                 try:
-                    if self._mirror is None:
-                        self._mirror = self._open(stack)
+                    if not locked:
+                        stack.enter_context(sole_writer(self._ledger, self._uri))
+                        locked = True
+                    if self._mirror is None or self._mirror.doubtful:
+                        self._mirror = Mirror(connect(self._uri), self._study, self._ledger, self._uri)
                     self._write(self._mirror, closing)
                     self._error = self._mirror.artifact_error
                     pause = self._every_s
                 except Exception as error:  # a thread that dies would end the view for good
                     self._error = reason(error)
-                    pause = min(LONGEST_WAIT_S, 2 * pause)
+                    pause = self._every_s if len(self._shown) > shown else min(LONGEST_WAIT_S, 2 * pause)
                 self._cpu_s = time.thread_time()
                 if closing:
                     return
 
-    def _open(self, stack: ExitStack) -> Mirror:
-        with ExitStack() as opening:
-            opening.enter_context(sole_writer(self._ledger, self._uri))
-            mirror = Mirror(connect(self._uri), self._study, self._ledger, self._uri)
-            stack.push(opening.pop_all())
-        return mirror
-
     def _write(self, mirror: Mirror, closing: bool) -> None:
         with self._wake:
             finished, running = dict(self._finished), dict(self._running)
-        mirror.look()
         for key, claim in finished.items():
             try:
                 self._settle(mirror, key, claim)

@@ -56,9 +56,7 @@ def fragment(experiment_id: str, view: View) -> str:
     Without ``workflowType`` MLflow opens its page for language-model traces instead.
     """
     mode = "&compareRunsMode=CHART" if view.charts else ""
-    return (
-        f"/#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}&viewStateShareKey={view.key}"
-    )
+    return f"/#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}&viewStateShareKey={view.key}"
 
 
 def run_fragment(experiment_id: str, run_id: str) -> str:

@@ -40,12 +40,12 @@ class WholeRuns:
     @classmethod
     def of(cls, client: MlflowClient, experiment_id: str, artifact_location: str) -> WholeRuns | None:
         """Return the writer, or None where runs must go through the client: a server, or tables of another shape."""
-        from mlflow.store.tracking.dbmodels import models
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
         store = getattr(getattr(client, "_tracking_client", None), "store", None)
-        if not isinstance(store, SqlAlchemyStore):
+        # By name, since importing the class, and SQLAlchemy with it, would cost users of a server 1.5 s.
+        if "SqlAlchemyStore" not in [kind.__name__ for kind in type(store).__mro__]:
             return None
+        from mlflow.store.tracking.dbmodels import models
+
         for name, filled in FILLED.items():
             columns = getattr(models, name).__table__.columns
             needed = {column.name for column in columns if not column.nullable}

@@ -46,6 +46,7 @@ class Training:
         self.bare_model = LanguageModel(trial).to(self.device)
         self.model: nn.Module = self.bare_model
         if settings.compile:
+            torch.compiler.reset()  # else the ninth shape that a slot meets would silently run uncompiled
             self.model = torch.compile(self.model)  # type: ignore[assignment]
         if workers.count > 1:
             self.model = nn.parallel.DistributedDataParallel(self.model)
@@ -75,7 +76,8 @@ class Training:
         norm = nn.utils.clip_grad_norm_(self.parameters, trial.optimizer.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.pending.append(torch.stack([loss.detach(), norm]))
+        mean = self.workers.sum(loss.detach().clone()) / self.workers.count
+        self.pending.append(torch.stack([mean, norm]))
         self.step += 1
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -90,17 +92,30 @@ class Training:
         loss, standard_error = self._held_out_loss()
         train_loss, gradient_norm = self._since_last()
         if not all(math.isfinite(value) for value in (loss, standard_error, train_loss or 0.0, gradient_norm or 0.0)):
+            if self.step == 0:
+                raise ValueError("the loss is not finite before the first update")
             self.ended = "nonfinite"
             return
         rate = self.learning_rate if self.step else None
         point = (self.step, loss, standard_error, train_loss, gradient_norm, rate)
         for series, value in zip(self.curve.values(), point, strict=True):
             series.append(value)
-        above = self.trial.stop.above_initial
-        if len(self.curve["loss"]) > above and min(self.curve["loss"][-above:]) > self.curve["loss"][0]:
+        if self._far_above_initial():
             self.ended = "above_initial"
         elif self.step == self.trial.steps:
             self.ended = "budget"
+
+    def _far_above_initial(self) -> bool:
+        """Say whether the loss has stayed far above the initial one for as long as the study's rule asks."""
+        stop, steps = self.trial.stop, self.trial.steps
+        if stop.above_initial is None:
+            return False
+        since = self.step
+        for step, loss in zip(reversed(self.curve["step"]), reversed(self.curve["loss"]), strict=True):
+            if loss <= stop.above_initial * self.curve["loss"][0]:
+                break
+            since = step
+        return self.step - max(since, self.trial.optimizer.schedule.warmup * steps) >= stop.for_share * steps
 
     @torch.no_grad()
     def _held_out_loss(self) -> tuple[float, float]:
@@ -124,14 +139,9 @@ class Training:
         """Return mean training loss and largest gradient norm since the last evaluation."""
         if not self.pending:
             return None, None
-        loss, norm = self._pending_means()
+        series = torch.stack(self.pending).double()
         self.pending, self.checked = [], 0
-        return loss, norm
-
-    def _pending_means(self) -> tuple[float, float]:
-        series = torch.stack(self.pending)
-        losses = series[:, 0].double() / self.workers.count
-        return float(self.workers.sum(losses).mean()), float(series[:, 1].max())
+        return float(series[:, 0].mean()), float(series[:, 1].max())
 
     def finite(self) -> bool:
         """Say whether every update so far had a finite gradient, looking at the device every few steps only."""
@@ -163,6 +173,8 @@ class Training:
     def restore(self, data: bytes) -> None:
         """Continue from what ``save`` returned."""
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        if state["key"] != self.trial.key:
+            raise ValueError(f"the checkpoint is of trial {state['key']}, not of {self.trial.key}")
         self.bare_model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.curve = state["step"], state["curve"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,8 +27,13 @@ class Head(nn.Module):
 
     def log_probabilities(self, hidden_NM: Tensor) -> Tensor:
         """Return the log-probability of every symbol, in nats; N x V, float32."""
-        return F.log_softmax(self.logits(hidden_NM).float(), dim=-1)
+        return F.log_softmax(_at_least_float32(self.logits(hidden_NM)), dim=-1)
 
     def loss(self, hidden_NM: Tensor, targets_N: Tensor) -> Tensor:
         """Return each token's cross-entropy in nats, 0 where the target is UNSCORED; float32."""
-        return F.cross_entropy(self.logits(hidden_NM).float(), targets_N, ignore_index=UNSCORED, reduction="none")
+        logits_NV = _at_least_float32(self.logits(hidden_NM))
+        return F.cross_entropy(logits_NV, targets_N, ignore_index=UNSCORED, reduction="none")
+
+
+def _at_least_float32(logits_NV: Tensor) -> Tensor:
+    return logits_NV.float() if logits_NV.dtype in (torch.bfloat16, torch.float16) else logits_NV

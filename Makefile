@@ -1,0 +1,40 @@
+# Each target works alone on a fresh machine: the virtual environment is made when it is missing or out of date.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start
+
+install: $(STAMP)
+
+# torch comes first, through the constraints: a plain `torch` would pull gigabytes of CUDA libraries.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/isoloss run studies/spamlang_coverage.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+# What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium).
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not gpu" --durations=10
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-overhead: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py
+
+bench-logging: $(STAMP)
+	$(BIN)/python benchmarks/logging_cost.py
+
+bench-start: $(STAMP)
+	$(BIN)/python benchmarks/start.py

@@ -1,0 +1,130 @@
+"""What every store of a study must do, wherever its files are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from isoloss import AdamW, Choice, Curve, Decoder, Linear, SpamLang, Steps, Study
+from isoloss.result import SERIES, Result
+from isoloss.run.ledger import Ledger, LedgerError
+from isoloss.study import SCHEMA
+
+ARITHMETIC = {"device": "cpu", "dtype": "float32"}
+
+
+def small_study(name: str = "small") -> Study:
+    return Study(
+        name=name,
+        question="?",
+        task=SpamLang(vocab_size=8, sequence_length=4),
+        model=Decoder(width=8, depth=1, attention_heads=1),
+        head=Linear(),
+        optimizer=AdamW(learning_rate=1e-3),
+        budget=Steps(4, batch_size=2),
+        axes={"optimizer.learning_rate": Choice(1e-3, 1e-2), "task.vocab_size": Choice(8, 16)},
+    )
+
+
+def small_result(key: str, loss: float = 0.5) -> Result:
+    curve = Curve((0, 4), (math.log(8), loss), (0.01, 0.02), floor=0.0)
+    return Result(key, {"seed": 0}, curve, dict.fromkeys(SERIES, (None, 1.5)), {"seconds": 0.1})
+
+
+class LedgerContract:
+    """Subclass it with a ``ledger`` fixture that gives an unopened ledger, and ``again`` that opens another on it."""
+
+    @pytest.fixture
+    def ledger(self) -> Ledger:
+        raise NotImplementedError
+
+    def again(self, ledger: Ledger) -> Ledger:
+        raise NotImplementedError
+
+    def test_an_unopened_ledger_is_empty(self, ledger: Ledger) -> None:
+        assert not ledger.exists()
+        assert ledger.claims() == []
+        assert ledger.finished() == set()
+        with pytest.raises(LedgerError, match="no study"):
+            ledger.study()
+
+    def test_the_study_comes_back_equal(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        assert self.again(ledger).study() == small_study()
+
+    def test_claims_come_back_in_order(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        made = [
+            ledger.claim(number, trial.key, cell, trial.replicate)
+            for number, (cell, trial) in enumerate(small_study().trials())
+        ]
+        assert self.again(ledger).claims() == made
+
+    def test_a_result_comes_back_to_the_byte_and_finishes_its_trial(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        ledger.save_checkpoint("ab", b"half way")
+        ledger.give_up("ab", "lost", "a machine went away")
+        assert not ledger.is_finished("ab")
+        ledger.finish(small_result("ab"))
+        other = self.again(ledger)
+        assert other.finished() == {"ab"}
+        assert other.is_finished("ab")
+        assert other.result("ab") == small_result("ab")
+        assert other.result("ab").to_bytes() == small_result("ab").to_bytes()
+        assert other.checkpoint("ab") is None
+        assert other.unfinished() == {}
+
+    def test_checkpoints_are_replaced_and_reasons_kept(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        assert ledger.checkpoint("ab") is None
+        ledger.save_checkpoint("ab", b"one")
+        ledger.save_checkpoint("ab", b"two")
+        assert self.again(ledger).checkpoint("ab") == b"two"
+        ledger.give_up("ab", "out_of_memory", "16 GB")
+        assert self.again(ledger).unfinished() == {"ab": {"state": "out_of_memory", "reason": "16 GB"}}
+
+    def test_a_missing_result_is_said(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        with pytest.raises(LedgerError, match="is missing"):
+            ledger.result("ab")
+
+    def test_a_second_driver_is_refused_while_the_first_lives(self, ledger: Ledger) -> None:
+        with ledger.driver(small_study(), ARITHMETIC):
+            assert ledger.driven_by().startswith("process ")
+            with (
+                pytest.raises(LedgerError, match="another driver is running this study"),
+                self.again(ledger).driver(dataclasses.replace, {}),  # type: ignore[arg-type]  # must not be looked at
+            ):
+                pass
+            assert self.again(ledger).study() == small_study()
+        assert ledger.driven_by() == ""
+        with self.again(ledger).driver(small_study(), ARITHMETIC):
+            pass
+
+    def test_other_arithmetic_is_refused_once_there_are_results(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        ledger.open(small_study(), {"device": "cuda", "dtype": "float32"})
+        ledger.finish(small_result("ab"))
+        with pytest.raises(
+            LedgerError, match="trained with device=cuda, dtype=float32, and this run asks for device=cpu"
+        ):
+            ledger.open(small_study(), ARITHMETIC)
+
+    def test_a_newer_schema_is_refused(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        header = json.loads(self.read(ledger, "study.json"))
+        self.write(ledger, "study.json", json.dumps({**header, "schema": SCHEMA + 1}).encode())
+        for use in (lambda: ledger.study(), lambda: ledger.open(small_study(), ARITHMETIC)):
+            with pytest.raises(LedgerError, match=f"written under schema {SCHEMA + 1}"):
+                use()
+
+    def read(self, ledger: Ledger, name: str) -> bytes:
+        """Return the bytes of one of the ledger's files."""
+        raise NotImplementedError
+
+    def write(self, ledger: Ledger, name: str, data: bytes) -> None:
+        """Replace one of the ledger's files."""
+        raise NotImplementedError
