@@ -90,7 +90,7 @@ def documented_overheads(workers: int, trials: int) -> list[float]:
             Workers(context.get_world_rank(), context.get_world_size()),
         )
         if context.get_world_rank() == 0:
-            Path(folder, result.key).write_text(json.dumps(result.machine["seconds"]))
+            Path(folder, f"{result.key}.seconds").write_text(json.dumps(result.machine["seconds"]))
 
     def trial_function(config: dict[str, Any]) -> None:
         TorchTrainer(
@@ -101,7 +101,9 @@ def documented_overheads(workers: int, trials: int) -> list[float]:
             ),
             run_config=ray.train.RunConfig(name=config["key"], storage_path=folder),
         ).fit()
-        tune.report({"seconds": json.loads(Path(folder, config["key"]).read_text()), "ended": time.monotonic()})
+        tune.report(
+            {"seconds": json.loads(Path(folder, f"{config['key']}.seconds").read_text()), "ended": time.monotonic()}
+        )
 
     grid = tune.Tuner(
         tune.with_resources(trial_function, {"CPU": cluster.SLOT_CPUS}),

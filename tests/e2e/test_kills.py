@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from command import Command, isoloss, until
+
+from isoloss.run.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +42,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "kills.py").write_text(STUDY)
+        self.table = folder / ".isoloss/reports/kills/trials.parquet"
         self.results = folder / ".isoloss/ledger/kills/results"
         self.checkpoints = folder / ".isoloss/ledger/kills/checkpoints"
 
@@ -53,8 +57,11 @@ class Place:
         """Wait until some trials are finished and another can be continued from a checkpoint."""
         until(lambda: len(self.finished()) >= results and list(self.checkpoints.glob("*.pt")), "no trial got going")
 
-    def table(self) -> bytes:
-        return (self.folder / ".isoloss/reports/kills/trials.parquet").read_bytes()
+    def numbers(self) -> dict[str, bytes]:
+        """The table of trials, and every curve by key: all that must not depend on what happened to the run."""
+        ledger = Ledger(self.folder / ".isoloss/ledger/kills")
+        curves = {key: dataclasses.replace(ledger.result(key), machine={}).to_bytes() for key in ledger.finished()}
+        return {"trials": self.table.read_bytes(), **curves}
 
 
 @pytest.fixture
@@ -63,23 +70,25 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     place = Place(tmp_path_factory.mktemp("undisturbed"))
     code, output = isoloss("run", "kills.py", "--slots", "2", cwd=place.folder)
     assert code == 0, output
     assert len(place.finished()) == TRIALS
-    return place.table()
+    return place.numbers()
 
 
-def assert_whole(place: Place, before: dict[str, tuple[int, int]], undisturbed: bytes) -> None:
+def assert_whole(place: Place, before: dict[str, tuple[int, int]], undisturbed: dict[str, bytes]) -> None:
     after = place.finished()
     assert {name: after[name] for name in before} == before, "a finished trial was trained again"
     assert len(after) == TRIALS
     assert not list(place.checkpoints.iterdir()), "a finished trial left its checkpoint"
-    assert place.table() == undisturbed
+    assert place.numbers() == undisturbed
 
 
-def test_killed_ranks_and_slots_cost_no_trial_and_mlflow_away_costs_nothing(place: Place, undisturbed: bytes) -> None:
+def test_killed_ranks_and_slots_cost_no_trial_and_mlflow_away_costs_nothing(
+    place: Place, undisturbed: dict[str, bytes]
+) -> None:
     run = place.start("--tracking-uri", "http://127.0.0.1:9")
     try:
         place.wait_for_work()
@@ -102,7 +111,7 @@ def test_killed_ranks_and_slots_cost_no_trial_and_mlflow_away_costs_nothing(plac
 
 
 def test_a_driver_that_is_interrupted_and_then_killed_is_continued_by_running_again(
-    place: Place, undisturbed: bytes
+    place: Place, undisturbed: dict[str, bytes]
 ) -> None:
     run = place.start()
     try:
@@ -141,7 +150,7 @@ def assert_second_driver_is_refused(place: Place, run: Command) -> None:
     assert json.loads(output)["driver"].startswith(f"process {run.process.pid} ")
 
 
-def test_one_of_two_ranks_is_killed_and_two_workers_agree_with_one(place: Place, undisturbed: bytes) -> None:
+def test_one_of_two_ranks_is_killed_and_two_workers_agree_with_one(place: Place, undisturbed: dict[str, bytes]) -> None:
     run = place.start("--workers-per-slot", "2")
     try:
         place.wait_for_work()
@@ -152,5 +161,5 @@ def test_one_of_two_ranks_is_killed_and_two_workers_agree_with_one(place: Place,
         run.end()
     after = place.finished()
     assert {name: after[name] for name in before} == before, "a finished trial was trained again"
-    one, two = (pd.read_parquet(io.BytesIO(table)) for table in (undisturbed, place.table()))
+    one, two = (pd.read_parquet(io.BytesIO(table)) for table in (undisturbed["trials"], place.table.read_bytes()))
     pd.testing.assert_frame_equal(two, one, rtol=1e-3, atol=1e-5)
