@@ -20,6 +20,8 @@ class News:
     points: list[dict[str, Any]] = field(default_factory=list)
     state: str | None = None
     reason: str = ""
+    placement: str = ""
+    """The placement group that the slot's workers hold, in hexadecimal."""
 
 
 class Mailbox:
@@ -34,6 +36,7 @@ class Mailbox:
         self._stopping = False
         self._error = ""
         self._news = News()
+        self._placement = ""
         self._changed = asyncio.Condition()
 
     async def put(self, job: dict[str, Any]) -> None:
@@ -45,6 +48,10 @@ class Mailbox:
         """Tell the workers to leave once they are idle."""
         self._stopping = True
         await self._wake()
+
+    async def placed(self, placement: str) -> None:
+        """Take note of the placement group that the workers hold."""
+        self._placement = placement
 
     async def next(self, timeout_s: float) -> dict[str, Any] | str | None:
         """Return the job, ``STOP``, or None after ``timeout_s`` without either; called by rank 0 when it is free.
@@ -83,6 +90,7 @@ class Mailbox:
         """Return and forget what happened, waiting up to ``timeout_s`` for something to happen; called by the slot."""
         await self._until(lambda: self._news.state is not None, timeout_s)
         news, self._news = self._news, News(state=self._news.state, reason=self._news.reason)
+        news.placement = self._placement
         return news
 
     def _open(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import Any
 
 import ray
@@ -53,14 +54,15 @@ class Slot(tune.Trainable):
             raise RuntimeError(f"the slot's worker group ended: {self.error}")
         if news.state is not None and self.settings.isolation == "fresh":
             self._stop_group()
-        return {"points": news.points, "state": news.state, "reason": news.reason, "done": news.state is not None}
+        return {**vars(news), "mailbox": self.mailbox_name, "done": news.state is not None}
 
     def cleanup(self) -> None:
         self._stop_group()
 
     def _start_group(self) -> None:
         self.error: BaseException | None = None
-        self.mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        self.mailbox_name = f"mailbox-{uuid.uuid4().hex}"
+        self.mailbox = ray.remote(num_cpus=0)(Mailbox).options(name=self.mailbox_name).remote()
         trainer = TorchTrainer(
             work,
             train_loop_config={

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 import ray.train
 import ray.train.torch
+import ray.util
 import torch
 
 from isoloss.run.ledger import Ledger
@@ -32,6 +33,8 @@ def work(config: dict[str, Any]) -> None:
     settings = Settings.model_validate_json(config["settings"])
     prepare_process(settings)
     mailbox, ledger = config["mailbox"], Ledger(config["ledger"])
+    if workers.rank == 0:
+        mailbox.placed.remote(ray.util.get_current_placement_group().id.hex())
     gc.freeze()  # what was imported stays; collecting it again after every trial would cost more than a small trial
     while True:
         job = workers.from_first(ray.get(mailbox.next.remote(IDLE_SECONDS)) if workers.rank == 0 else None)
