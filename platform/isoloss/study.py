@@ -63,15 +63,13 @@ class Trial(Part):
         """Sequences per update, over all workers."""
         return self.budget.resolve(self.task)[1]
 
-    @property
-    def draws_per_symbol(self) -> float:
-        """Independent draws that each symbol of the task gets on average (Murugan 2026)."""
-        return self.steps * self.batch_size * self.task.draws_per_sequence / self.task.vocab_size
+    def draws_per_symbol(self, steps: int) -> float:
+        """Return the independent draws that each symbol gets on average in so many updates (Murugan 2026)."""
+        return steps * self.batch_size * self.task.draws_per_sequence / self.task.vocab_size
 
-    @property
-    def tokens(self) -> int:
-        """Scored tokens of the whole budget."""
-        return self.steps * self.batch_size * self.task.positions
+    def tokens(self, steps: int) -> int:
+        """Return the scored tokens of so many updates."""
+        return steps * self.batch_size * self.task.positions
 
     @property
     def parameters(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import Command, isoloss, until
-from reference import numbers, reference
+from undisturbed import numbers, reference
 
 from isoloss.run.ledger import Ledger
 

@@ -60,8 +60,8 @@ def row(study: Study, cell: dict[str, Any], trial: Trial, result: Result) -> dic
         "steps": curve.step[-1],
         "budget_steps": trial.steps,
         "batch_size": trial.batch_size,
-        "draws_per_symbol": trial.draws_per_symbol,
-        "tokens": curve.step[-1] * trial.batch_size * trial.task.positions,
+        "draws_per_symbol": trial.draws_per_symbol(curve.step[-1]),
+        "tokens": trial.tokens(curve.step[-1]),
         "parameters": trial.parameters,
     }
 

@@ -35,7 +35,7 @@ def flops(trial: Trial) -> float:
     )
     per_token = model.parameters + head + 2 * model.depth * model.width * task.positions
     measured = len(trial.evaluation.steps(trial.steps)) * trial.evaluation.sequences * task.positions
-    return per_token * (6.0 * trial.tokens + 2.0 * measured)
+    return per_token * (6.0 * trial.tokens(trial.steps) + 2.0 * measured)
 
 
 def seconds(trial: Trial, speed: Speed) -> float:

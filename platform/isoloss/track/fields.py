@@ -178,14 +178,14 @@ def finals(trial: Trial, result: Result) -> Iterator[Point]:
     curve = result.curve
     values: dict[str, Any] = {
         "capped_excess": curve.capped_excess,
-        "draws_per_symbol": trial.draws_per_symbol,
+        "draws_per_symbol": trial.draws_per_symbol(curve.step[-1]),
         "final_excess": curve.final_excess,
         "final_loss": curve.final_loss,
         "initial_loss": curve.initial_loss,
         "log10_capped_excess": math.log10(max(curve.capped_excess, EXCESS_SHOWN)),
         "seconds": result.machine.get("seconds"),
         "standard_error": curve.standard_error[-1],
-        "tokens": curve.step[-1] * trial.batch_size * trial.task.positions,
+        "tokens": trial.tokens(curve.step[-1]),
     }
     for name, value in values.items():
         if is_number(value) and math.isfinite(value):
