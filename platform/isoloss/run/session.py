@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,9 +63,10 @@ def run_session(study: Study, state: State, settings: RunSettings, address: str 
         if state.tracking_uri.startswith("http"):
             console.print(f"mlflow:  {tracked.link()}", soft_wrap=True)
         else:
-            console.print(f"mlflow:  isoloss ui {study.name}{_state_option(state)}", soft_wrap=True)
+            console.print(f"mlflow:  {_command('ui', study, state)}", soft_wrap=True)
     except TrackError as error:
-        console.print(f"MLflow lacks the last results ({error}); later: isoloss publish {study.name}", soft_wrap=True)
+        later = _command("publish", study, state)
+        console.print(f"MLflow lacks the last results ({error}); later: {later}", soft_wrap=True)
     for line in _closing(summary):
         console.print(line, soft_wrap=True)
     return summary
@@ -101,8 +104,11 @@ def _closing(summary: Summary) -> list[str]:
     return lines
 
 
-def _state_option(state: State) -> str:
-    return "" if state.folder == Path(".isoloss").absolute() else f" --state {_shown(state.folder)}"
+def _command(verb: str, study: Study, state: State) -> str:
+    """Return a command to paste: with its path where the virtual environment is not on the user's."""
+    program = "isoloss" if shutil.which("isoloss") else _shown(Path(sys.executable).with_name("isoloss"))
+    option = "" if state.folder == Path(".isoloss").absolute() else f" --state {_shown(state.folder)}"
+    return f"{program} {verb} {study.name}{option}"
 
 
 def _shown(path: Path) -> Path:
