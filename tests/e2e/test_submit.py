@@ -44,7 +44,9 @@ def dashboard() -> Iterator[str]:
     head = subprocess.Popen(
         [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={board}", f"--temp-dir={folder}",
          "--num-cpus=2", "--disable-usage-stats"],
-        env={**os.environ, MARK: mark}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        # Jobs run the `python` of the head's path: it must be the one with Ray and isoloss's dependencies.
+        env={**os.environ, MARK: mark, "PATH": f"{ray.parent}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     address = f"http://127.0.0.1:{board}"
     try:
