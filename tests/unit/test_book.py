@@ -101,6 +101,18 @@ def test_a_result_counts_even_when_its_slot_died_before_saying_so(ledger: Ledger
     assert book.gave_up == {}
 
 
+def test_an_interrupted_session_counts_what_was_finished_while_it_ended(ledger: Ledger) -> None:
+    heard = Heard()
+    book = opened(small_study(), ledger, heard)
+    keys = hand_out(book, 2)
+    ledger.finish(small_result(keys[1]))
+    book.settle()
+    assert book.done == 1
+    assert ("finished", keys[1]) in heard.events
+    assert ("finished", keys[0]) not in heard.events
+    assert ledger.unfinished() == {}
+
+
 def test_a_changed_study_keeps_the_trials_it_shares(ledger: Ledger) -> None:
     book = opened(small_study(), ledger)
     hand_out(book, 4)

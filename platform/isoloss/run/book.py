@@ -99,6 +99,11 @@ class Book:
         for watcher in self.watchers:
             watcher.finished(key)
 
+    def settle(self) -> None:
+        """Take note of the trials that were finished while an interrupted session ended."""
+        for slot in list(self.running):
+            self.ended(slot, None, "")
+
     def _finished(self, trial: Trial) -> None:
         result = self.ledger.result(trial.key)
         self.outcomes[self.study.verdict.judge(result.curve)] += 1

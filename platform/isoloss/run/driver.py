@@ -65,6 +65,7 @@ def drive(
     if book.done < book.plan.total:
         cluster.connect(address)
         _tune(book, settings, cluster.fit_slots(settings), tick)
+        book.settle()
     interrupted = book.done < book.plan.total and not book.exhausted
     return Summary(
         book.done, book.done - book.done_before, book.plan.total, dict(book.outcomes), book.gave_up, interrupted
