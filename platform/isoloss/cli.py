@@ -111,9 +111,9 @@ def run(
     checkpoint_seconds: CheckpointSeconds = 30.0,
 ) -> None:
     """Run what a study lacks, then map it. Run it again after any interruption: nothing finished is repeated."""
-    from isoloss.run.session import run_session
     from isoloss.run.settings import RunSettings
     from isoloss.run.state import State
+    from isoloss.session import run_session
     from isoloss.study_file import load_study
     from isoloss.train.settings import Settings
 
@@ -164,8 +164,8 @@ def list_studies(state: StateFolder = STATE, as_json: AsJson = False) -> None:
 @app.command()
 def report(study: StudyOrName, state: StateFolder = STATE, as_json: AsJson = False) -> None:
     """Draw the map of a study, finished or not, in the terminal and as files."""
-    from isoloss.run.session import draw
     from isoloss.run.state import State
+    from isoloss.session import draw
 
     found = State(state)
     definition, ledger = found.find(study)
@@ -179,8 +179,8 @@ def publish(
     study: StudyOrName, state: StateFolder = STATE, tracking_uri: TrackingUri = "", as_json: AsJson = False
 ) -> None:
     """Bring MLflow to what the ledger says; safe to repeat."""
-    from isoloss.run.session import draw
     from isoloss.run.state import State
+    from isoloss.session import draw
     from isoloss.track.publish import publish as publish_to_mlflow
 
     found = State(state, tracking_uri)

@@ -14,7 +14,8 @@ from isoloss.config.base import replace
 from isoloss.result import Result
 from isoloss.run.book import Book
 from isoloss.run.ledger import Claim, Ledger
-from isoloss.search.plan import Answer, plan
+from isoloss.run.members import members
+from isoloss.search.plan import Answer, listed_trials, plan
 
 
 class Heard:
@@ -132,9 +133,21 @@ def continuous(search: Random | Optuna, replicates: int = 1) -> Study:
     return Study(**{**fields, "axes": axes, "search": search, "replicates": replicates})
 
 
-def test_random_cells_fill_the_ranges_and_more_cells_keep_the_first() -> None:
-    from isoloss.search.plan import listed_trials
+def test_a_narrowed_search_leaves_out_what_it_would_not_ask(ledger: Ledger) -> None:
+    wide = continuous(Random(cells=16), replicates=2)
+    ledger.open(wide, ARITHMETIC)
+    for number, (cell, trial) in enumerate(listed_trials(wide)):
+        ledger.claim(number, trial.key, cell, trial.replicate)
+    fields = {name: getattr(wide, name) for name in Study.model_fields}
+    axes = {"optimizer.learning_rate": Log(1e-3, 1e-2), "task.vocab_size": Choice(8, 16)}
+    narrow = Study(**{**fields, "axes": axes, "replicates": 1})
+    kept = [cell for _, cell, _ in members(narrow, ledger.claims())]
+    assert len(list(members(wide, ledger.claims()))) == 32
+    inside = [c for c, t in listed_trials(wide) if t.replicate == 0 and c["task.vocab_size"] != 32]
+    assert kept == [c for c in inside if 1e-3 <= c["optimizer.learning_rate"] <= 1e-2] != []
 
+
+def test_random_cells_fill_the_ranges_and_more_cells_keep_the_first() -> None:
     few = listed_trials(continuous(Random(cells=16)))
     assert [trial.key for _, trial in listed_trials(continuous(Random(cells=64)))[:16]] == [t.key for _, t in few]
     rates = sorted(math.log10(cell["optimizer.learning_rate"]) for cell, _ in few)
@@ -144,8 +157,6 @@ def test_random_cells_fill_the_ranges_and_more_cells_keep_the_first() -> None:
 
 
 def test_random_draws_without_sobol_are_cells_too_and_a_small_space_ends() -> None:
-    from isoloss.search.plan import listed_trials
-
     assert len(listed_trials(continuous(Random(cells=9, sobol=False), replicates=2))) == 18
     discrete = small_study().axes
     fields = {name: getattr(small_study(), name) for name in Study.model_fields}

@@ -18,6 +18,10 @@ ABOVE = {
     "tasks": {"model", "train", "search", "run", "track", "analysis", "report"},
     "model": {"train", "search", "run", "track", "analysis", "report"},
     "train": {"search", "run", "track", "analysis", "report"},
+    "search": {"run", "track", "analysis", "report"},
+    "run": {"track", "analysis", "report"},
+    "track": {"analysis", "report"},
+    "analysis": {"report"},
 }
 
 

@@ -27,8 +27,8 @@ from test_track_example import (
 )  # fmt: skip
 
 from isoloss import Choice, Log, Verdict
-from isoloss.analysis.table import members
 from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.track.client import BusyError, TrackError, connect
 from isoloss.track.mirror import Mirror, sole_writer
 from isoloss.track.publish import lookup, publish

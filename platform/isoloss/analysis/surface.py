@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from isoloss.analysis.table import axis_value, members
+from isoloss.analysis.table import axis_value
 from isoloss.config.axes import Choice
 from isoloss.config.search import Grid
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.study import Study
 
 WAITING = ("pending", "given_up")

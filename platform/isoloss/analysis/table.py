@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from isoloss.config.base import canonical_json, value_label
-from isoloss.config.search import Grid
 from isoloss.result import Result
-from isoloss.run.ledger import Claim, Ledger
+from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.study import Study, Trial
-
-
-def members(study: Study, claims: list[Claim]) -> Iterator[tuple[Claim, dict[str, Any], Trial]]:
-    """Yield (claim, cell, trial) of each claim that the study, as it is defined now, would itself make.
-
-    A claim from an earlier definition (another budget, a dropped axis value) belongs to no cell and is left out.
-    """
-    grid = {trial.key: (cell, trial) for cell, trial in study.trials()} if isinstance(study.search, Grid) else None
-    for claim in claims:
-        found = grid.get(claim.key) if grid is not None else _resolve(study, claim)
-        if found is not None:
-            yield claim, *found
-
-
-def _resolve(study: Study, claim: Claim) -> tuple[dict[str, Any], Trial] | None:
-    if list(claim.cell) != list(study.axes):
-        return None
-    try:
-        cell = study.cell(claim.cell)
-        trial = study.trial(cell, claim.replicate)
-    except (LookupError, ValueError):
-        return None
-    return (cell, trial) if trial.key == claim.key else None
 
 
 def axis_value(value: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from isoloss.analysis.table import members
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.search.plan import plan
 from isoloss.study import Study
 

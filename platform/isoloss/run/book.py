@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from isoloss.analysis.table import members
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Claim, Ledger
+from isoloss.run.members import members
 from isoloss.search.plan import Answer, Plan
 from isoloss.study import Study, Trial
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from isoloss.analysis.table import members
 from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.study import Study
 from isoloss.track.client import BusyError, TrackError, connect, reason
 from isoloss.track.fields import trial_key

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from isoloss.analysis.table import members
 from isoloss.config.search import Grid
 from isoloss.run.ledger import Claim, Ledger
+from isoloss.run.members import members
 from isoloss.study import Study, Trial
 from isoloss.track.client import TrackError, connect, reason
 from isoloss.track.mirror import Mirror, sole_writer

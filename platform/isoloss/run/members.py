@@ -1,0 +1,42 @@
+"""Which of a ledger's claims belong to a study as it is defined now: a study may change and be continued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from isoloss.config.axes import Choice
+from isoloss.config.search import Grid
+from isoloss.run.ledger import Claim
+from isoloss.study import Study, Trial
+
+
+def members(study: Study, claims: list[Claim]) -> Iterator[tuple[Claim, dict[str, Any], Trial]]:
+    """Yield (claim, cell, trial) of each claim that the study, as it is defined now, would itself make.
+
+    A claim from an earlier definition (another budget, a dropped axis value) belongs to no cell and is left out.
+    """
+    grid = {trial.key: (cell, trial) for cell, trial in study.trials()} if isinstance(study.search, Grid) else None
+    for claim in claims:
+        found = grid.get(claim.key) if grid is not None else _resolve(study, claim)
+        if found is not None:
+            yield claim, *found
+
+
+def _resolve(study: Study, claim: Claim) -> tuple[dict[str, Any], Trial] | None:
+    if list(claim.cell) != list(study.axes) or claim.replicate >= study.replicates:
+        return None
+    try:
+        cell = study.cell(claim.cell)
+        trial = study.trial(cell, claim.replicate)
+    except (LookupError, ValueError):
+        return None
+    inside = all(_on_axis(study, path, value) for path, value in cell.items())
+    return (cell, trial) if inside and trial.key == claim.key else None
+
+
+def _on_axis(study: Study, path: str, value: Any) -> bool:
+    listed, axis = study.listed(path), study.axes[path]
+    if listed is not None or isinstance(axis, Choice):
+        return value in (listed or ())
+    return bool(axis.low <= value <= axis.high)
