@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Claim, Ledger
 from isoloss.run.members import members
-from isoloss.search.plan import Answer, Plan
+from isoloss.search.plan import Plan
 from isoloss.study import Study, Trial
 
 
@@ -59,15 +59,15 @@ class Book:
         """Finished trials, those of earlier sessions included."""
         return self.outcomes.total()
 
-    def next(self, slot: str) -> Order | Answer:
+    def next(self, slot: str) -> Order | None:
         """Return the next trial for Tune's trial ``slot``, claiming it in the ledger first."""
         if self.resumed:
             order = self.resumed.popleft()
         else:
             proposal = self.plan.next()
-            if isinstance(proposal, Answer):
-                self.exhausted = proposal is Answer.DONE
-                return proposal
+            if proposal is None:
+                self.exhausted = True
+                return None
             cell, trial = proposal
             order = Order(self.ledger.claim(self.claims, trial.key, cell, trial.replicate), cell, trial)
             self.claims += 1

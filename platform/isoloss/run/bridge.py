@@ -7,7 +7,6 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from isoloss.run.book import Book
-from isoloss.search.plan import Answer
 
 
 class Bridge(Searcher):
@@ -19,10 +18,8 @@ class Bridge(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         order = self.book.next(trial_id)
-        if order is Answer.DONE:
+        if order is None:
             return str(Searcher.FINISHED)
-        if order is Answer.WAIT:
-            return None
         return {"key": order.trial.key, "trial": order.trial.model_dump_json()}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

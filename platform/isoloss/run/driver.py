@@ -15,7 +15,6 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from isoloss.errors import UsageError
-from isoloss.outcome import Outcome
 from isoloss.run import cluster
 from isoloss.run.book import Book
 from isoloss.run.bridge import Bridge
@@ -34,12 +33,10 @@ SLOT_FAILURES = 3
 
 @dataclass(frozen=True)
 class Summary:
-    """What a session left: trials finished in all and now, of how many, by outcome, and those that were given up."""
+    """What a session left: trials finished, of how many, and those that were given up."""
 
     done: int
-    done_now: int
     total: int
-    outcomes: dict[Outcome, int]
     gave_up: dict[str, str]
     interrupted: bool
 
@@ -67,9 +64,7 @@ def drive(
         _tune(book, settings, cluster.fit_slots(settings), tick)
         book.settle()
     interrupted = book.done < book.plan.total and not book.exhausted
-    return Summary(
-        book.done, book.done - book.done_before, book.plan.total, dict(book.outcomes), book.gave_up, interrupted
-    )
+    return Summary(book.done, book.plan.total, book.gave_up, interrupted)
 
 
 def _tune(book: Book, settings: RunSettings, slots: int, tick: Callable[[Book], None]) -> None:

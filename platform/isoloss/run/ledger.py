@@ -55,9 +55,6 @@ class Ledger:
         self.root = str(Path(path.removeprefix("file://")).absolute())
         self._fs = fs.LocalFileSystem()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Ledger, (self.root,)
-
     @property
     def scratch(self) -> str:
         """A folder that every worker sees, for what nobody needs once its driver is gone; ``open`` empties it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any, Protocol
 
 from isoloss.config.search import Grid, Optuna, Random
@@ -20,13 +19,6 @@ class SearchError(UsageError):
     """A study's search cannot be carried out; the message says what would be accepted."""
 
 
-class Answer(Enum):
-    """What a plan answers when it has no trial to propose."""
-
-    WAIT = "nothing until a running trial ends"
-    DONE = "nothing more"
-
-
 class Plan(Protocol):
     """Proposes trials; it is told of every claim and result of the ledger, those of earlier sessions first."""
 
@@ -39,8 +31,8 @@ class Plan(Protocol):
     def finished(self, trial: Trial, result: Result) -> None:
         """Take note of a claimed trial's result."""
 
-    def next(self) -> Proposal | Answer:
-        """Return a trial that has not been claimed, or why there is none."""
+    def next(self) -> Proposal | None:
+        """Return a trial that has not been claimed, or None when nothing more is to come."""
 
 
 class ListPlan:
@@ -57,8 +49,8 @@ class ListPlan:
     def finished(self, trial: Trial, result: Result) -> None:
         pass
 
-    def next(self) -> Proposal | Answer:
-        return next((proposal for proposal in self._left if proposal[1].key not in self._claimed), Answer.DONE)
+    def next(self) -> Proposal | None:
+        return next((proposal for proposal in self._left if proposal[1].key not in self._claimed), None)
 
 
 def listed_trials(study: Study) -> list[Proposal]:

@@ -14,7 +14,7 @@ from isoloss.config.axes import Choice, Log
 from isoloss.config.base import canonical_json, plain
 from isoloss.config.search import Optuna
 from isoloss.result import Result
-from isoloss.search.plan import Answer, Proposal, SearchError
+from isoloss.search.plan import Proposal, SearchError
 from isoloss.study import Study, Trial
 
 SMALLEST = 1e-6
@@ -61,11 +61,11 @@ class SamplerPlan:
         value = math.log10(max(result.curve.capped_excess, SMALLEST))
         self._optuna.tell(self._numbers[trial.key], value)
 
-    def next(self) -> Proposal | Answer:
+    def next(self) -> Proposal | None:
         if self._queue:
             return self._queue[0]
         if len(self._cells) >= self.search.cells:
-            return Answer.DONE
+            return None
         for _ in range(MOST_REPEATS):
             asked = self._optuna.ask(self._distributions)
             cell = self.study.cell({path: self._from_optuna(path, asked.params[path]) for path in self.study.axes})
@@ -77,7 +77,7 @@ class SamplerPlan:
             twin = self._optuna.get_trials(deepcopy=False)[self._numbers[trial.key]]
             known = twin.state == TrialState.COMPLETE
             self._optuna.tell(asked, twin.value if known else None, state=None if known else TrialState.FAIL)
-        return Answer.DONE
+        return None
 
     def _distribution(self, path: str) -> BaseDistribution:
         listed = self.study.listed(path)
