@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isoloss.config.parts import Steps as Steps
     from isoloss.config.parts import Stop as Stop
     from isoloss.config.parts import WarmupStableDecay as WarmupStableDecay
+    from isoloss.config.search import Boundary as Boundary
     from isoloss.config.search import Grid as Grid
     from isoloss.config.search import Optuna as Optuna
     from isoloss.config.search import Random as Random
@@ -36,7 +37,7 @@ _HOME = {
         *("AdamW", "Coverage", "Decoder", "Evaluation", "Linear", "LowRank", "SpamLang", "Steps", "Stop"),
         "WarmupStableDecay",
     ),
-    "isoloss.config.search": ("Grid", "Optuna", "Random"),
+    "isoloss.config.search": ("Boundary", "Grid", "Optuna", "Random"),
     "isoloss.outcome": ("Curve", "Outcome", "Verdict"),
     "isoloss.study": ("Study", "Trial"),
 }

@@ -114,6 +114,20 @@ def test_an_interrupted_session_counts_what_was_finished_while_it_ended(ledger: 
     assert ledger.unfinished() == {}
 
 
+def test_an_interrupt_while_the_last_trials_run_is_one(ledger: Ledger) -> None:
+    book = opened(small_study(), ledger)
+    hand_out(book, 4)
+    assert book.next("s4") is None  # the plan has nothing more
+    ledger.finish(small_result(book.running["s0"].trial.key))
+    assert book.settle().interrupted
+    book = opened(small_study(), ledger)
+    for slot in ("a", "b", "c"):
+        book.next(slot)
+        finish(ledger, book, slot)
+    assert book.next("d") is None
+    assert not book.settle().interrupted
+
+
 def test_a_changed_study_keeps_the_trials_it_shares(ledger: Ledger) -> None:
     book = opened(small_study(), ledger)
     hand_out(book, 4)

@@ -35,4 +35,24 @@ class Optuna(Part):
     options: dict[str, Any] = Field(default={})
 
 
-Search = Annotated[Union[Grid, Random, Optuna], Field(discriminator="kind")]
+class Boundary(Part):
+    """Trials where it is least known whether training converges, until the map is known well enough.
+
+    The search ends after ``trials`` trials; or when, at three checks in a row, the share of the space that the map is
+    expected to have on the wrong side is at most ``tolerance`` and the median width of the 90 % intervals of the
+    largest and smallest converging learning rates is at most ``width`` decades; or when noise keeps it from falling.
+
+    A trial is one seed: a study's ``replicates`` are the seeds that take turns, and the most that one cell may be
+    given. The first ``start`` trials cover the space evenly (None: 4 an axis, and 4). With ``observation="outcome"``
+    a trial says only whether it converged, whatever its loss.
+    """
+
+    kind: Literal["boundary"] = "boundary"
+    trials: Annotated[int, Field(ge=1)]
+    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.03
+    width: Annotated[float, Field(gt=0)] = 0.3
+    start: Annotated[int, Field(ge=1)] | None = None
+    observation: Literal["excess", "outcome"] = "excess"
+
+
+Search = Annotated[Union[Grid, Random, Optuna, Boundary], Field(discriminator="kind")]

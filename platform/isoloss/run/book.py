@@ -23,6 +23,16 @@ class Order:
     trial: Trial
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What a session left: trials finished, of how many, and those that were given up."""
+
+    done: int
+    total: int
+    gave_up: dict[str, str]
+    interrupted: bool
+
+
 class Watcher(Protocol):
     """Hears of every trial that starts, goes on and ends; it must neither block nor raise."""
 
@@ -94,15 +104,20 @@ class Book:
         elif state is not None:
             self.gave_up[key] = f"{state}: {reason}"
             self.ledger.give_up(key, state, reason)
+            self.plan.gave_up(order.trial)
         else:  # interrupted
             return
         for watcher in self.watchers:
             watcher.finished(key)
 
-    def settle(self) -> None:
-        """Take note of the trials that were finished while an interrupted session ended."""
-        for slot in list(self.running):
+    def settle(self) -> Summary:
+        """End the session: take note of what was finished while it was being interrupted, and say what it left."""
+        for slot, order in list(self.running.items()):
             self.ended(slot, None, "")
+            if not self.ledger.is_finished(order.trial.key):
+                self.resumed.append(order)
+        left = bool(self.resumed) or not self.exhausted
+        return Summary(self.done, self.plan.total, self.gave_up, interrupted=left and self.done < self.plan.total)
 
     def _finished(self, trial: Trial) -> None:
         result = self.ledger.result(trial.key)

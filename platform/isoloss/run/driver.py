@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -16,7 +15,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from isoloss.errors import UsageError
 from isoloss.run import cluster
-from isoloss.run.book import Book
+from isoloss.run.book import Book, Summary
 from isoloss.run.bridge import Bridge
 from isoloss.run.settings import RunSettings
 from isoloss.run.slot import Slot
@@ -29,16 +28,6 @@ RECOVERY_SECONDS = 60.0
 
 SLOT_FAILURES = 3
 """Times that a trial's slot is replaced before the trial is given up as lost."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a session left: trials finished, of how many, and those that were given up."""
-
-    done: int
-    total: int
-    gave_up: dict[str, str]
-    interrupted: bool
 
 
 def check_batches(study: Study, workers: int) -> None:
@@ -62,9 +51,7 @@ def drive(
     if book.done < book.plan.total:
         cluster.connect(address)
         _tune(book, settings, cluster.fit_slots(settings), tick)
-        book.settle()
-    interrupted = book.done < book.plan.total and not book.exhausted
-    return Summary(book.done, book.plan.total, book.gave_up, interrupted)
+    return book.settle()
 
 
 def _tune(book: Book, settings: RunSettings, slots: int, tick: Callable[[Book], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from isoloss.config.search import Grid, Optuna, Random
+from isoloss.config.search import Boundary, Grid, Optuna, Random
 from isoloss.errors import UsageError
 from isoloss.result import Result
 from isoloss.search.points import random_cells
@@ -22,14 +22,18 @@ class SearchError(UsageError):
 class Plan(Protocol):
     """Proposes trials; it is told of every claim and result of the ledger, those of earlier sessions first."""
 
-    total: int
-    """How many trials the study will have in the end."""
+    @property
+    def total(self) -> int:
+        """How many trials the study will have in the end, as far as is known now."""
 
     def claimed(self, cell: dict[str, Any], trial: Trial) -> None:
         """Take note that a trial has been claimed."""
 
     def finished(self, trial: Trial, result: Result) -> None:
         """Take note of a claimed trial's result."""
+
+    def gave_up(self, trial: Trial) -> None:
+        """Take note that a claimed trial will have no result in this session."""
 
     def next(self) -> Proposal | None:
         """Return a trial that has not been claimed, or None when nothing more is to come."""
@@ -49,6 +53,9 @@ class ListPlan:
     def finished(self, trial: Trial, result: Result) -> None:
         pass
 
+    def gave_up(self, trial: Trial) -> None:
+        pass
+
     def next(self) -> Proposal | None:
         return next((proposal for proposal in self._left if proposal[1].key not in self._claimed), None)
 
@@ -65,6 +72,10 @@ def listed_trials(study: Study) -> list[Proposal]:
 
 def plan(study: Study) -> Plan:
     """Return the plan of a study's search; raises SearchError for a sampler or options that Optuna does not have."""
+    if isinstance(study.search, Boundary):
+        from isoloss.search.boundary_plan import BoundaryPlan
+
+        return BoundaryPlan(study, study.search)
     if isinstance(study.search, Optuna):
         from isoloss.search.sampler import SamplerPlan
 

@@ -7,13 +7,12 @@ import warnings
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from isoloss.config.axes import Choice, Log
-from isoloss.config.base import canonical_json, plain
+from isoloss.config.base import canonical_json
 from isoloss.config.search import Optuna
 from isoloss.result import Result
+from isoloss.search import parameters
 from isoloss.search.plan import Proposal, SearchError
 from isoloss.study import Study, Trial
 
@@ -36,7 +35,7 @@ class SamplerPlan:
         self.study, self.search = study, search
         self.total = search.cells * study.replicates
         self._optuna = optuna.create_study(sampler=_sampler(search, study.seed))
-        self._distributions = {path: self._distribution(path) for path in study.axes}
+        self._distributions = parameters.distributions(study)
         self._numbers: dict[str, int] = {}  # Optuna's trial of each claimed trial
         self._cells: set[str] = set()
         self._queue: list[Proposal] = []
@@ -46,7 +45,7 @@ class SamplerPlan:
         if trial.key not in self._numbers:
             frozen = optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params={path: self._to_optuna(path, value) for path, value in cell.items()},
+                params=parameters.params(self.study, cell),
                 distributions=self._distributions,
             )
             self._optuna.add_trial(frozen)
@@ -61,6 +60,9 @@ class SamplerPlan:
         value = math.log10(max(result.curve.capped_excess, SMALLEST))
         self._optuna.tell(self._numbers[trial.key], value)
 
+    def gave_up(self, trial: Trial) -> None:
+        pass  # it runs on, as far as the sampler knows, until another session finishes it
+
     def next(self) -> Proposal | None:
         if self._queue:
             return self._queue[0]
@@ -68,7 +70,7 @@ class SamplerPlan:
             return None
         for _ in range(MOST_REPEATS):
             asked = self._optuna.ask(self._distributions)
-            cell = self.study.cell({path: self._from_optuna(path, asked.params[path]) for path in self.study.axes})
+            cell = parameters.cell(self.study, asked.params)
             trial = self.study.trial(cell, 0)
             if trial.key not in self._numbers:
                 self._numbers[trial.key] = asked.number
@@ -78,29 +80,6 @@ class SamplerPlan:
             known = twin.state == TrialState.COMPLETE
             self._optuna.tell(asked, twin.value if known else None, state=None if known else TrialState.FAIL)
         return None
-
-    def _distribution(self, path: str) -> BaseDistribution:
-        listed = self.study.listed(path)
-        if listed is not None:
-            return CategoricalDistribution([_label(value) for value in listed])
-        axis = self.study.axes[path]
-        assert not isinstance(axis, Choice)
-        low, high = (self.study.cell({path: end})[path] for end in (axis.low, axis.high))
-        if isinstance(low, int):
-            return IntDistribution(low, high, log=isinstance(axis, Log))
-        return FloatDistribution(low, high, log=isinstance(axis, Log))
-
-    def _to_optuna(self, path: str, value: Any) -> Any:
-        return _label(value) if self.study.listed(path) is not None else value
-
-    def _from_optuna(self, path: str, param: Any) -> Any:
-        listed = self.study.listed(path)
-        return param if listed is None else next(value for value in listed if _label(value) == param)
-
-
-def _label(value: Any) -> Any:
-    value = plain(value)
-    return value if isinstance(value, (bool, int, float, str)) else canonical_json(value)
 
 
 def _sampler(search: Optuna, seed: int) -> optuna.samplers.BaseSampler:

@@ -1,0 +1,93 @@
+"""When a map is known well enough: a stopping rule that is a function of the finished trials alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+
+from isoloss.search.boundary.band import band
+from isoloss.search.boundary.map import BoundaryMap, Seen
+from isoloss.search.boundary.space import Space
+
+EVERY = 4
+"""Finished trials between two checks."""
+
+IN_A_ROW = 3
+PLACES = 12
+"""At most so many combinations of the other parameters are looked at for the width of the band's ends."""
+
+STALLED = 0.1
+"""A volume that fell by less than this share over the last quarter of the trials is held up by noise."""
+
+Reason = Literal["known", "limited by noise"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the first ``trials`` finished trials say: the expected misclassified share of the space, and the median
+    width of the 90 % intervals of the band's ends (None where no parameter was named, or no band is open).
+    """
+
+    trials: int
+    error_volume: float
+    width: float | None
+
+
+def check(space: Space, seen: Seen, along: str | None = None) -> Check:
+    """Return the check of these trials; the band's ends are those along the named parameter."""
+    known = BoundaryMap(space, seen)
+    return Check(len(seen), known.error_volume, None if along is None else _width(known, along))
+
+
+def places(space: Space, along: str, most: int = PLACES) -> list[dict[str, Any]]:
+    """Return combinations of the other parameters, even over the space: all of their values where these are few."""
+    others = [(name, one) for name, one in zip(space.names, space.dimensions, strict=True) if name != along]
+    if not others:
+        return [{}]
+    each = max(1, int(most ** (1.0 / len(others)) + 1e-9))
+    values = []
+    for _, one in others:
+        count = int(min(one.size, max(each, 1)))
+        values.append([one.value(x) for x in np.unique(one.cover((np.arange(count) + 0.5) / count))])
+    return [dict(zip([name for name, _ in others], row, strict=True)) for row in itertools.product(*values)]
+
+
+def _width(known: BoundaryMap, along: str) -> float | None:
+    found = [band(known, along, at, draws=200) for at in places(known.space, along)]
+    widths = [end.width for one in found for end in (one.low, one.high) if end is not None]
+    return median(widths) if widths else None
+
+
+def checkpoints(finished: int) -> list[int]:
+    """Return the numbers of trials whose checks decide whether to stop at so many, the latest first."""
+    last = finished - finished % EVERY
+    return [last - EVERY * i for i in range(IN_A_ROW)]
+
+
+def reason_to_stop(
+    check_of: Callable[[int], Check], finished: int, fewest: int, tolerance: float, width: float
+) -> Reason | None:
+    """Return why to stop after so many finished trials, given what the first of them say.
+
+    ``known``: at the last three checks, the volume is at most ``tolerance`` and the width, where there is one, at most
+    ``width``. ``limited by noise``: at none of them is the volume, and at none did it fall by a tenth over the last
+    quarter of the trials. None before ``fewest`` trials.
+    """
+    counts = checkpoints(finished)
+    if counts[-1] < fewest:
+        return None
+    checks = [check_of(count) for count in counts]
+    if all(one.error_volume <= tolerance and (one.width is None or one.width <= width) for one in checks):
+        return "known"
+    before = (check_of(max(EVERY, int(0.75 * count) // EVERY * EVERY)) for count in counts)
+    if all(
+        now.error_volume > max(tolerance, (1.0 - STALLED) * then.error_volume)
+        for now, then in zip(checks, before, strict=True)
+    ):
+        return "limited by noise"
+    return None
