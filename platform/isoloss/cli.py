@@ -1,4 +1,4 @@
-"""The ``isoloss`` command: plan, run, watch, map, publish and submit studies.
+"""The ``isoloss`` command: plan, run, simulate, watch, map, publish and submit studies.
 
 Exit codes: 0 done; 1 the study ended with trials that have no result; 2 wrong usage, study or settings; 3 refused
 (another driver holds the study, the cluster is too small, a ledger, MLflow or cluster cannot be used); 130 interrupted.
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,6 +133,39 @@ def run(
         isolation=isolation.value,
     )
     summary = run_session(study, State(state, tracking_uri), settings, address or None, _console())
+    if summary.interrupted or summary.gave_up:
+        raise typer.Exit(INTERRUPTED if summary.interrupted else INCOMPLETE)
+
+
+@app.command(name="simulate")
+def simulate_study(
+    study_file: StudyFile,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Finished trials (.parquet, .csv), or path/to/file.py:function of (cell, replicate)."
+        ),
+    ],
+    slots: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 8,
+    failures: Annotated[float, typer.Option(help="Probability that a machine fails while it trains a trial.")] = 0.0,
+    state: Annotated[Path, typer.Option("--state", help="Folder of simulated ledgers and reports.")] = (
+        STATE / "simulated"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Run a study's search in seconds against a table or a function instead of training, then map it."""
+    from isoloss.run.simulate import Simulation
+    from isoloss.run.sources import load_source
+    from isoloss.run.state import State
+    from isoloss.session import simulate_session
+    from isoloss.study_file import load_study
+
+    study = load_study(study_file)
+    answers = load_source(source, study)
+    summary = simulate_session(
+        study, State(state), answers, Simulation(slots, failures), None if as_json else _console()
+    )
+    _say({"study": study.name, "source": answers.name, **asdict(summary)}, as_json, lambda console: None)
     if summary.interrupted or summary.gave_up:
         raise typer.Exit(INTERRUPTED if summary.interrupted else INCOMPLETE)
 

@@ -1,23 +1,26 @@
-"""One session of a study, from the command to the map: drive it, draw it, publish it, say what came of it."""
+"""One session of a study, from the command to the map: drive or simulate it, draw it, say what came of it."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from isoloss.run import cluster
-from isoloss.run.book import Book
+from isoloss.config.search import Grid, Random
+from isoloss.run.book import Book, Summary
 from isoloss.run.cost import fit, seconds
-from isoloss.run.driver import Summary, check_batches, drive
 from isoloss.run.ledger import Ledger
 from isoloss.run.progress import Progress
 from isoloss.run.settings import RunSettings
+from isoloss.run.simulate import Simulated, Simulation, simulate
+from isoloss.run.sources import Source
 from isoloss.run.state import State
-from isoloss.search.plan import plan
+from isoloss.search.plan import listed_trials, plan
 from isoloss.study import Study
 
 if TYPE_CHECKING:
@@ -32,34 +35,29 @@ def run_session(study: Study, state: State, settings: RunSettings, address: str 
 
     Raises what ``plan``, ``check_batches``, ``Ledger.driver`` and ``drive`` raise.
     """
+    # Ray and torch take seconds to load: only training pays for them.
+    from isoloss.run import cluster
+    from isoloss.run.driver import check_batches, drive
     from isoloss.track.publish import TrackError, publish
     from isoloss.track.tracker import Tracker
 
-    proposals = plan(study)
     check_batches(study, settings.workers_per_slot)
-    ledger = state.ledger(study.name)
-    with (
-        ledger.driver(study, settings.train.arithmetic),
-        Progress(console, _expected(study, ledger, settings)) as progress,
-    ):
-        book = Book(study, proposals, ledger)
-        if book.done < proposals.total:
+    with _opened(study, state, settings.train.arithmetic, settings.train.device, console) as (book, progress):
+        if book.done < book.plan.total:
             # First, so that a cluster that is too small leaves no trace.
             cluster.connect(address)
             cluster.fit_slots(settings)
-        tracker = Tracker(study, ledger, state.tracking_uri)
-        book.watchers += [progress, tracker]
+        tracker = Tracker(study, book.ledger, state.tracking_uri)
+        book.watchers.append(tracker)
         try:
             summary = drive(book, settings, address, progress.tick)
         finally:
             tracked = tracker.close(LAST_TRY_SECONDS)
-    written = draw(study, ledger, state, console)
-    console.print(f"picture: {_shown(written.surface_png)}", soft_wrap=True)
-    console.print(f"pages:   {_shown(written.surface_png.parent)}", soft_wrap=True)
+    written = _show(study, book.ledger, state, console)
     try:
         if tracked.error:
             raise TrackError(tracked.error)
-        publish(study, ledger, state.tracking_uri, written.surface_png.parent)
+        publish(study, book.ledger, state.tracking_uri, written.surface_png.parent)
         if state.tracking_uri.startswith("http"):
             console.print(f"mlflow:  {tracked.link()}", soft_wrap=True)
         else:
@@ -70,6 +68,46 @@ def run_session(study: Study, state: State, settings: RunSettings, address: str 
     for line in _closing(summary):
         console.print(line, soft_wrap=True)
     return summary
+
+
+def simulate_session(
+    study: Study, state: State, source: Source, settings: Simulation, console: Console | None
+) -> Simulated:
+    """Simulate what the study lacks and show its map, without MLflow; without a console nothing is drawn or said.
+
+    Raises what ``plan``, ``Ledger.driver`` and ``source`` raise.
+    """
+    shown = console or Console(quiet=True, force_terminal=False)
+    with _opened(study, state, {"simulated": source.name}, "cpu", shown) as (book, progress):
+        summary = simulate(book, source, settings, progress.tick)
+    if console is None:
+        return summary
+    _show(study, book.ledger, state, console)
+    done = f"{summary.done} of {summary.total} trials"
+    hours = f"{summary.virtual_seconds / 3600:.3g} virtual hours on {settings.slots} slots"
+    used = "nothing was left to do" if summary.utilisation is None else f"{summary.utilisation:.1%} of their time used"
+    console.print(f"simulated from {source.name}: {done}; {hours}, {used}", soft_wrap=True)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.outcomes.items())
+    console.print(f"outcomes: {counts}", soft_wrap=True)
+    if summary.farthest:
+        console.print(f"nearest cells stood in, up to {summary.farthest:.3g} of an axis's length away", soft_wrap=True)
+    for line in _closing(summary):
+        console.print(line, soft_wrap=True)
+    return summary
+
+
+@contextmanager
+def _opened(
+    study: Study, state: State, arithmetic: dict[str, Any], device: str, console: Console
+) -> Iterator[tuple[Book, Progress]]:
+    """Hold a study's ledger, and yield its book and the progress that watches it."""
+    proposals = plan(study)
+    ledger = state.ledger(study.name)
+    with (
+        ledger.driver(study, arithmetic),
+        Progress(console, _expected(study, ledger, device)) as progress,
+    ):
+        yield Book(study, proposals, ledger, [progress]), progress
 
 
 def draw(study: Study, ledger: Ledger, state: State, console: Console | None) -> Written:
@@ -85,15 +123,20 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
     return written
 
 
-def _expected(study: Study, ledger: Ledger, settings: RunSettings) -> dict[str, float]:
-    """Predicted seconds of the trials still to run, where the search knows them beforehand."""
-    from isoloss.config.search import Optuna
-    from isoloss.search.plan import listed_trials
+def _show(study: Study, ledger: Ledger, state: State, console: Console) -> Written:
+    """Write the report, print the map, and say where the rest of it is."""
+    written = draw(study, ledger, state, console)
+    console.print(f"picture: {_shown(written.surface_png)}", soft_wrap=True)
+    console.print(f"pages:   {_shown(written.surface_png.parent)}", soft_wrap=True)
+    return written
 
-    if isinstance(study.search, Optuna):
+
+def _expected(study: Study, ledger: Ledger, device: str) -> dict[str, float]:
+    """Predicted seconds of the trials still to run, where the search knows them beforehand."""
+    if not isinstance(study.search, (Grid, Random)):
         return {}
     done = ledger.finished()
-    speed = fit([], settings.train.device)
+    speed = fit([], device)
     return {trial.key: seconds(trial, speed) for _, trial in listed_trials(study) if trial.key not in done}
 
 
