@@ -177,8 +177,8 @@ class BoundaryMap:
         return float(self.error(self.references_PD).mean())
 
 
-def references(space: Space) -> Array:
-    """Return points that cover the space evenly, the same at every call."""
-    if space.size <= REFERENCES:
+def references(space: Space, count: int = REFERENCES) -> Array:
+    """Return so many points that cover the space evenly, the same at every call; all of a smaller finite space."""
+    if space.size <= count:
         return space.every()
-    return space.cover(qmc.Sobol(len(space), rng=0).random(REFERENCES))
+    return space.cover(qmc.Sobol(len(space), rng=0).random(count))

@@ -185,7 +185,7 @@ class BoundarySampler(BaseSampler):
     ) -> Point:
         known = BoundaryMap(space, seen, self._base(space, seen))
         pending_PD = _tried(space, [one for one in others if one.state == TrialState.RUNNING])
-        references_RD = references(space)[:REFERENCES]
+        references_RD = references(space, REFERENCES)
         rng = np.random.default_rng([self.seed, number])
 
         tried_ND = _tried(space, others)
