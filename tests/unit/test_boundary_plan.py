@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ledger_contract import ARITHMETIC, small_result, small_study
 from plan_contract import answer, go_on, keys, searching
@@ -164,3 +165,33 @@ def test_thirty_percent_lost_trials_leave_a_map(tmp_path: Path) -> None:
     points = space_of(one.study).encode([{"optimizer.learning_rate": rate, "task.vocab_size": 16} for rate in rates])
     right = [(inside > 0.5) == (3e-3 <= rate <= 4e-2) for rate, inside in zip(rates, known.inside(points), strict=True)]
     assert sum(right) / len(right) > 0.93
+
+
+def test_a_fit_that_fails_is_told_on_the_claim_and_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from isoloss.search.boundary import sampler
+    from isoloss.track.fields import unfinished_child
+
+    study = searching(Boundary(trials=16), AXES)
+    ledger = Ledger(tmp_path)
+    ledger.open(study, ARITHMETIC)
+    book = Book(study, plan(study), ledger)
+    for _ in range(13):
+        order = book.next("slot")
+        assert order is not None
+        assert order.claim.note == ""
+        ledger.finish(answer((order.cell, order.trial)))
+        book.ended("slot", None, "")
+
+    def fails(*arguments: object) -> None:
+        raise np.linalg.LinAlgError("not positive definite")
+
+    monkeypatch.setattr(sampler, "BoundaryMap", fails)
+    order = book.next("slot")
+    assert order is not None
+    assert "not positive definite" in caplog.text
+    claim = ledger.claims()[-1]
+    assert claim.note == "the map could not be fitted; a Sobol point instead"
+    child = unfinished_child(study, claim, order.cell, order.trial, "parent", "RUNNING", "running")
+    assert child.tags["isoloss.note"] == claim.note

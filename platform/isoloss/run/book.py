@@ -79,7 +79,8 @@ class Book:
                 self.exhausted = True
                 return None
             cell, trial = proposal
-            order = Order(self.ledger.claim(self.claims, trial.key, cell, trial.replicate), cell, trial)
+            claim = self.ledger.claim(self.claims, trial.key, cell, trial.replicate, self.plan.note)
+            order = Order(claim, cell, trial)
             self.claims += 1
             self.plan.claimed(cell, trial)
         self.running[slot] = order

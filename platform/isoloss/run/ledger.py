@@ -31,13 +31,17 @@ class LedgerError(IsolossError):
 
 @dataclass(frozen=True)
 class Claim:
-    """One trial that the driver has decided to run: its place in the order, its cell and when it was claimed."""
+    """One trial that the driver has decided to run: its place in the order, its cell and when it was claimed.
+
+    ``note`` says what was unusual about the decision, in words.
+    """
 
     number: int
     key: str
     cell: dict[str, Any]
     replicate: int
     created_ms: int
+    note: str = ""
 
 
 class Ledger:
@@ -114,9 +118,9 @@ class Ledger:
         names = sorted(self._list(CLAIMS, ".json"))
         return [Claim(**json.loads(self._must_read(f"{CLAIMS}/{name}.json"))) for name in names]
 
-    def claim(self, number: int, key: str, cell: Cell, replicate: int) -> Claim:
+    def claim(self, number: int, key: str, cell: Cell, replicate: int, note: str = "") -> Claim:
         """Record that a trial will be run, before it is."""
-        claim = Claim(number, key, plain(cell), replicate, time.time_ns() // 1_000_000)
+        claim = Claim(number, key, plain(cell), replicate, time.time_ns() // 1_000_000, note)
         self._write(f"{CLAIMS}/{number:06d}.json", json.dumps(asdict(claim)).encode())
         return claim
 

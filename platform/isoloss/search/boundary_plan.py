@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from isoloss.result import Result
 from isoloss.search import parameters
 from isoloss.search.boundary import stopping
 from isoloss.search.boundary.map import Seen
-from isoloss.search.boundary.sampler import FIT_ERRORS, BoundarySampler
+from isoloss.search.boundary.sampler import FALLBACK, FIT_ERRORS, BoundarySampler
 from isoloss.search.boundary.space import Space
 from isoloss.search.boundary.stopping import Check, Reason
 from isoloss.search.plan import Proposal
@@ -89,6 +88,8 @@ class BoundaryPlan:
         self._cost: dict[int, float] = {}
         self._most = int(min(search.trials, self.space.size * study.replicates))
         self._nothing_left = False
+        self._checks: dict[bytes, Check] = {}
+        self.note = ""
         self._reason: tuple[int, Reason | None] = (-1, None)
 
     @property
@@ -120,7 +121,10 @@ class BoundaryPlan:
     def next(self) -> Proposal | None:
         if len(self._numbers) >= self.total:
             return None
+        fallbacks = self._optuna.user_attrs.get(FALLBACK, 0)
         asked = self._optuna.ask(self._distributions)
+        fell_back = self._optuna.user_attrs.get(FALLBACK, 0) > fallbacks
+        self.note = "the map could not be fitted; a Sobol point instead" if fell_back else ""
         cell = parameters.cell(self.study, asked.params)
         claimed = self._replicates.get(canonical_json(cell), set())
         # Drawn, since turns would go along with the Sobol sequence, whose points take turns between halves.
@@ -144,19 +148,29 @@ class BoundaryPlan:
     def _reason_now(self) -> Reason | None:
         finished = [self._finished[number] for number in sorted(self._finished)]
         try:
-            return reason(self.study, self.search, self.space, finished)
+            return reason(self.study, self.search, self.space, finished, self._checks)
         except FIT_ERRORS as error:
             log.warning("after %d trials: the fit of a check did not succeed (%s)", len(finished), error)
             return None
 
 
-def reason(study: Study, search: Boundary, space: Space, finished: list[tuple[dict[str, Any], Curve]]) -> Reason | None:
-    """Return why a search stops after these trials, in the order of their claims."""
+def reason(
+    study: Study,
+    search: Boundary,
+    space: Space,
+    finished: list[tuple[dict[str, Any], Curve]],
+    checks: dict[bytes, Check] | None = None,
+) -> Reason | None:
+    """Return why a search stops after these trials, in the order of their claims; ``checks`` keeps what was checked."""
     all_seen = seen(study, space, finished)
+    checks = {} if checks is None else checks
 
-    @functools.cache
     def check_of(count: int) -> Check:
-        return stopping.check(space, all_seen[:count], along(study))
+        first = all_seen[:count]
+        key = first.points_ND.tobytes() + first.excess_N.tobytes()
+        if key not in checks:
+            checks[key] = stopping.check(space, first, along(study))
+        return checks[key]
 
     fewest = 8 * (len(space) + 1)
     return stopping.reason_to_stop(check_of, len(finished), fewest, search.tolerance, search.width)

@@ -22,6 +22,9 @@ class SearchError(UsageError):
 class Plan(Protocol):
     """Proposes trials; it is told of every claim and result of the ledger, those of earlier sessions first."""
 
+    note: str
+    """What was unusual about the last proposal, in words; empty when nothing was."""
+
     @property
     def total(self) -> int:
         """How many trials the study will have in the end, as far as is known now."""
@@ -41,6 +44,8 @@ class Plan(Protocol):
 
 class ListPlan:
     """A plan that is known beforehand: every trial of a list of cells, one replicate after another."""
+
+    note = ""
 
     def __init__(self, proposals: list[Proposal]) -> None:
         self.total = len(proposals)

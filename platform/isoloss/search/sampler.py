@@ -30,6 +30,8 @@ class SamplerPlan:
     sampler of the name or it refuses the options.
     """
 
+    note = ""
+
     def __init__(self, study: Study, search: Optuna) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.study, self.search = study, search

@@ -251,6 +251,7 @@ def _tags(study: Study, claim: Claim, cell: Mapping[str, Any], parent: str, stat
     return {
         "mlflow.parentRunId": parent,
         "isoloss.kind": "trial",
+        **({"isoloss.note": claim.note} if claim.note else {}),
         "isoloss.key": trial_key(study, claim.key),
         "isoloss.cell": canonical_json(cell),
         "isoloss.state": state,

@@ -21,8 +21,9 @@ IN_A_ROW = 3
 PLACES = 12
 """At most so many combinations of the other parameters are looked at for the width of the band's ends."""
 
-STALLED = 0.1
-"""A volume that fell by less than this share over the last quarter of the trials is held up by noise."""
+STALLED = 0.2
+"""A volume that fell by less than this share while the trials doubled is held up by noise: even a mean of independent
+readings would have fallen by 0.29."""
 
 Reason = Literal["known", "limited by noise"]
 
@@ -75,8 +76,8 @@ def reason_to_stop(
     """Return why to stop after so many finished trials, given what the first of them say.
 
     ``known``: at the last three checks, the volume is at most ``tolerance`` and the width, where there is one, at most
-    ``width``. ``limited by noise``: at none of them is the volume, and at none did it fall by a tenth over the last
-    quarter of the trials. None before ``fewest`` trials.
+    ``width``. ``limited by noise``: at none of them is the volume, and at none did it fall by a fifth while the trials
+    doubled. None before ``fewest`` trials, or twice as many for noise.
     """
     counts = checkpoints(finished)
     if counts[-1] < fewest:
@@ -84,7 +85,9 @@ def reason_to_stop(
     checks = [check_of(count) for count in counts]
     if all(one.error_volume <= tolerance and (one.width is None or one.width <= width) for one in checks):
         return "known"
-    before = (check_of(max(EVERY, int(0.75 * count) // EVERY * EVERY)) for count in counts)
+    if counts[-1] < 2 * fewest:
+        return None
+    before = (check_of(max(EVERY, count // 2 // EVERY * EVERY)) for count in counts)
     if all(
         now.error_volume > max(tolerance, (1.0 - STALLED) * then.error_volume)
         for now, then in zip(checks, before, strict=True)
