@@ -99,8 +99,8 @@ class BoundaryMap:
     """Where trials converge, as far as finished ones tell. Points are coordinates of the space, (P, D).
 
     ``seen`` are the trials it stands on. ``base`` is the map of the first of them: its priors and cap are used again,
-    and what it inferred is where inference starts. Raises numpy's LinAlgError or FloatingPointError when a fit does
-    not succeed.
+    and what it inferred is where inference starts. ``settled`` says whether inference came to rest. Raises numpy's
+    LinAlgError or FloatingPointError when a fit does not succeed.
     """
 
     def __init__(self, space: Space, seen: Seen, base: BoundaryMap | None = None) -> None:
@@ -126,10 +126,14 @@ class BoundaryMap:
         start_cliff = None if base is None else base.cliff.sites
         start_slope = None if base is None or base.slope is None else base.slope.sites
         self.standing: Seen = seen
-        self.cliff: Posterior = condition(self.priors.cliff, seen.of_cliff(self.cap), start_cliff).posterior
+        found = condition(self.priors.cliff, seen.of_cliff(self.cap), start_cliff)
+        self.cliff: Posterior = found.posterior
         self.slope: Posterior | None = None
+        self.settled: bool = found.settled
         if self.priors.slope is not None:
-            self.slope = condition(self.priors.slope, seen.of_slope(self.cap), start_slope).posterior
+            found = condition(self.priors.slope, seen.of_slope(self.cap), start_slope)
+            self.slope = found.posterior
+            self.settled &= found.settled
 
     def chance(self, points_PD: Array) -> Array:
         """Return the probability that a trial with another seed converges at each point."""

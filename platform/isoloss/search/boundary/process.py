@@ -16,8 +16,16 @@ MOST_SWEEPS = 100
 TOLERANCE = 1e-3
 """Change of every site, in standard deviations of its own point, below which expectation propagation has settled."""
 
-MEMORY, DAMPING = 3, 0.8
-"""Anderson mixing of the sites: undamped, neighbouring sites overshoot together and may never settle."""
+MEMORY, DAMPING, LEAST_DAMPING = 5, 0.5, 0.05
+"""Anderson mixing of the sites: undamped, neighbouring sites overshoot together and may never settle. Where many of one
+side stand together, half a step still overshoots, so that the steps are halved whenever they lead astray.
+"""
+
+ASTRAY = 1.3
+"""Growth of the change from one sweep to the next that counts as astray."""
+
+JITTER = 1e-6
+"""Share of the prior variance that draws have on top at each point, so that near points leave them computable."""
 
 HALF_LOG_2PI = 0.5 * float(np.log(2.0 * np.pi))
 
@@ -90,8 +98,9 @@ class Posterior:
     def draws(self, points_PD: Array, count: int, rng: np.random.Generator) -> Array:
         """Return ``count`` joint draws of the latent surface at the points, (S, P)."""
         mean_P, _ = self.marginals(points_PD)
-        value_P, vector_PP = np.linalg.eigh(self.covariance(points_PD, points_PD))
-        root_PP = vector_PP * np.sqrt(np.maximum(value_P, 0.0))
+        covariance_PP = self.covariance(points_PD, points_PD)
+        covariance_PP[np.diag_indices_from(covariance_PP)] += JITTER * self.prior.kernel.amplitude**2
+        root_PP = scipy.linalg.cholesky(covariance_PP, lower=True, check_finite=False)
         return mean_P + rng.standard_normal((count, len(points_PD))) @ root_PP.T
 
     def with_readings(self, points_PD: Array, precision_P: Array) -> Posterior:
@@ -174,19 +183,21 @@ class _Anderson:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Array, Array]] = []
+        self.damping = DAMPING
 
     def step(self, now: Array, image: Array, positive: int) -> Array:
         """Return the next point after ``now``, whose image is given; its first ``positive`` entries stay so."""
         change = image - now
-        if self.seen and np.linalg.norm(change) > 2.0 * np.linalg.norm(self.seen[-1][1]):
+        if self.seen and np.linalg.norm(change) > ASTRAY * np.linalg.norm(self.seen[-1][1]):
             self.seen.clear()
+            self.damping = max(0.5 * self.damping, LEAST_DAMPING)
         self.seen = [*self.seen[-MEMORY:], (now, change)]
-        plain = now + DAMPING * change
+        plain = now + self.damping * change
         if len(self.seen) < 2:
             return plain
         moves, changes = (np.diff(part, axis=0).T for part in zip(*self.seen, strict=True))
         share = np.linalg.lstsq(changes, change, rcond=1e-10)[0]
-        mixed = plain - (moves + DAMPING * changes) @ share
+        mixed = plain - (moves + self.damping * changes) @ share
         return mixed if (mixed[:positive] > 0.0).all() else plain
 
 

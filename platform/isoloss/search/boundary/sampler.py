@@ -39,6 +39,9 @@ neighbours of the best that are tried in the end."""
 NEAR = 0.03
 """How far those neighbours lie, in fractions of an axis (sd)."""
 
+LEAST_DROP = 1e-9
+"""Share of the space below which nothing is expected of any trial; then another Sobol point may still surprise."""
+
 Point = dict[str, Any]
 """A value for each parameter."""
 
@@ -144,6 +147,8 @@ class BoundarySampler(BaseSampler):
     def excess(self, trial: FrozenTrial, direction: StudyDirection) -> float | None:
         """Return how far above the threshold a trial ended, infinite where only the side is known; None if unknown."""
         tag = trial.user_attrs.get(OUTCOME)
+        if not trial.state.is_finished():
+            return None
         if tag in ("above", "below"):
             return np.inf if tag == "above" else -np.inf
         if trial.state == TrialState.PRUNED:
@@ -184,6 +189,8 @@ class BoundarySampler(BaseSampler):
         self, space: Space, others: Sequence[FrozenTrial], seen: Seen, cost_N: Array, number: int
     ) -> Point:
         known = BoundaryMap(space, seen, self._base(space, seen))
+        if not known.settled:
+            raise FloatingPointError("expectation propagation did not settle")
         pending_PD = _tried(space, [one for one in others if one.state == TrialState.RUNNING])
         references_RD = references(space, REFERENCES)
         rng = np.random.default_rng([self.seed, number])
@@ -200,6 +207,8 @@ class BoundarySampler(BaseSampler):
 
         screened_CD = best(_candidates(space, seen.points_ND, rng), known.error, SCREENED)
         found_CD = best(screened_CD, drop, 1)
+        if drop(found_CD)[0] < LEAST_DROP:
+            return self._unexplored(space, others, number)
         around_CD = _neighbours(space, found_CD, rng)
         if len(around_CD):
             found_CD = best(np.concatenate([found_CD, around_CD]), drop, 1)

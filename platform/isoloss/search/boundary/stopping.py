@@ -76,8 +76,8 @@ def reason_to_stop(
     """Return why to stop after so many finished trials, given what the first of them say.
 
     ``known``: at the last three checks, the volume is at most ``tolerance`` and the width, where there is one, at most
-    ``width``. ``limited by noise``: at none of them is the volume, and at none did it fall by a fifth while the trials
-    doubled. None before ``fewest`` trials, or twice as many for noise.
+    ``width``. ``limited by noise``: at none of them are they, and what is too high (the volume, else the width) did
+    not fall by a fifth while the trials doubled. None before ``fewest`` trials, or twice as many for noise.
     """
     counts = checkpoints(finished)
     if counts[-1] < fewest:
@@ -88,9 +88,15 @@ def reason_to_stop(
     if counts[-1] < 2 * fewest:
         return None
     before = (check_of(max(EVERY, count // 2 // EVERY * EVERY)) for count in counts)
-    if all(
-        now.error_volume > max(tolerance, (1.0 - STALLED) * then.error_volume)
-        for now, then in zip(checks, before, strict=True)
-    ):
+    if all(_stalled(now, then, tolerance, width) for now, then in zip(checks, before, strict=True)):
         return "limited by noise"
     return None
+
+
+def _stalled(now: Check, then: Check, tolerance: float, width: float) -> bool:
+    """Say whether the number that is still too high has hardly fallen since another check."""
+    if now.error_volume > tolerance:
+        return now.error_volume > (1.0 - STALLED) * then.error_volume
+    if now.width is None or then.width is None or now.width <= width:
+        return False
+    return now.width > (1.0 - STALLED) * then.width
