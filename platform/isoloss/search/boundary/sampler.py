@@ -223,9 +223,9 @@ class BoundarySampler(BaseSampler):
         return points_CD[allowed_C] if allowed_C.any() else points_CD
 
     def _base(self, space: Space, seen: Seen) -> BoundaryMap:
-        """Return the map of the first trials: fitted anew at every tenth trial more (or 100), whoever asks and when."""
+        """Return the map of the first trials: anew at every tenth trial more (2 to 100), whoever asks and when."""
         count = 1
-        while (more := count + min(max(1, count // 10), 100)) <= len(seen):
+        while (more := count + min(max(2, count // 10), 100)) <= len(seen):
             count = more
         first = seen[:count]
         key = (space.names, first.points_ND.tobytes(), first.excess_N.tobytes())
