@@ -119,14 +119,14 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
 
     written = write_report(study, ledger, state.report(study.name))
     if console is not None:
-        terminal_map(study, trials_table(study, ledger), console, waiting_table(study, ledger))
+        terminal_map(study, trials_table(study, ledger), console, waiting_table(study, ledger), written.findings)
     return written
 
 
 def _show(study: Study, ledger: Ledger, state: State, console: Console) -> Written:
     """Write the report, print the map, and say where the rest of it is."""
     written = draw(study, ledger, state, console)
-    console.print(f"picture: {_shown(written.surface_png)}", soft_wrap=True)
+    console.print(f"picture: {_shown(written.boundary_png or written.surface_png)}", soft_wrap=True)
     console.print(f"pages:   {_shown(written.surface_png.parent)}", soft_wrap=True)
     return written
 

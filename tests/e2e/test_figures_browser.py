@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from isoloss import AdamW, Choice, Curve, Decoder, Linear, Log, SpamLang, Steps, Study
+from isoloss import AdamW, Boundary, Choice, Curve, Decoder, Linear, Log, SpamLang, Steps, Study
 from isoloss.report.write import Written, write_report
 from isoloss.result import SERIES, Result
 from isoloss.run.ledger import Ledger
@@ -138,6 +138,33 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write_report(study, ledger, tmp_path_factory.mktemp("report"))
 
 
+@pytest.fixture(scope="module")
+def boundary(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    study = Study(
+        name="in-a-browser",
+        question=QUESTION,
+        task=SpamLang(vocab_size=64, sequence_length=8),
+        model=Decoder(width=32, depth=1),
+        head=Linear(),
+        optimizer=AdamW(learning_rate=1e-3),
+        budget=Steps(100, batch_size=8),
+        axes={"task.vocab_size": Choice(64, 256), "optimizer.learning_rate": Log(1e-4, 1.0)},
+        search=Boundary(trials=32),
+    )
+    ledger = Ledger(tmp_path_factory.mktemp("ledger"))
+    ledger.open(study, {"device": "cpu"})
+    for number in range(24):
+        rate = 10 ** (-4 + (number // 2 + 0.5) / 3)
+        cell = study.cell({"task.vocab_size": (64, 256)[number % 2], "optimizer.learning_rate": rate})
+        trial = study.trial(cell, 0)
+        ledger.claim(number, trial.key, cell, 0)
+        initial = math.log(trial.task.vocab_size)
+        final = 0.001 if number % 2 == 0 and 2e-3 < rate < 1e-1 else initial / 2
+        curve = Curve((0, 10, 100), (initial, final, final), (0.001,) * 3, 0.0)
+        ledger.finish(Result(trial.key, trial.canonical, curve, dict.fromkeys(SERIES, (None, 0.1, 0.1))))
+    return write_report(study, ledger, tmp_path_factory.mktemp("report"))
+
+
 def in_sandbox(page: Path, folder: Path) -> str:
     """Return the address of a page that shows another as MLflow shows an HTML artifact."""
     data = base64.b64encode(page.read_bytes()).decode()
@@ -155,12 +182,17 @@ DRAWN = "document.querySelectorAll('#figure svg.main-svg').length"
 
 
 @pytest.mark.parametrize(
-    ("name", "marks"), [("surface_html", ".hm image, .heatmaplayer image"), ("curves_html", ".trace.scatter")]
+    ("of", "name", "marks"),
+    [
+        ("report", "surface_html", ".hm image, .heatmaplayer image"),
+        ("report", "curves_html", ".trace.scatter"),
+        ("boundary", "boundary_html", ".trace.scatter, .heatmaplayer image"),
+    ],
 )
 def test_a_page_draws_in_mlflows_sandbox(
-    browser: Browser, report: Written, tmp_path: Path, name: str, marks: str
+    browser: Browser, request: pytest.FixtureRequest, tmp_path: Path, of: str, name: str, marks: str
 ) -> None:
-    page: Path = getattr(report, name)
+    page: Path = getattr(request.getfixturevalue(of), name)
     outer = browser.open(in_sandbox(page, tmp_path))
     frame = browser.frame()
     assert browser.until(frame, DRAWN) >= 1
@@ -188,3 +220,24 @@ def test_a_page_draws_as_a_file_and_asks_the_network_for_nothing(browser: Browse
     assert "Download" in buttons
     assert "cloud" not in buttons.lower()
     assert browser.value(session, "document.querySelector('figure').getAttribute('aria-label')").startswith("Outcome")
+
+
+def test_a_boundary_is_drawn_and_told(browser: Browser, boundary: Written) -> None:
+    assert boundary.boundary_html is not None
+    session = browser.open(boundary.boundary_html.as_uri())
+    browser.until(session, DRAWN)
+    texts = browser.value(
+        session, "[...document.querySelectorAll('.annotation-text')].map(t => t.textContent).join('|')"
+    )
+    for title in ("probability that another seed converges", "learning rates that converge", "order of the trials"):
+        assert title in texts
+    assert "closed (" in texts
+    # Outcomes are told by symbol too: circles and squares on the map.
+    shapes = browser.value(session, "new Set([...document.querySelectorAll('.subplot.xy .point')].map(p => "
+                                    "p.getAttribute('d').replace(/[^A-Z]/g, ''))).size")  # fmt: skip
+    assert shapes >= 2
+    label = browser.value(session, "document.querySelector('figure').getAttribute('aria-label')")
+    assert label.startswith("Probability that another seed converges")
+    assert "vocab size 256: closed (probability" in label
+    if "ISOLOSS_PICTURES" in os.environ:
+        browser.picture(session, Path(os.environ["ISOLOSS_PICTURES"]) / "boundary.png")

@@ -16,7 +16,7 @@ from isoloss.config.base import replace
 from isoloss.result import Result
 from isoloss.run.book import Book
 from isoloss.run.ledger import Ledger
-from isoloss.search.boundary_plan import BoundaryPlan, excess, reason, seen, space_of
+from isoloss.search.boundary_plan import BoundaryPlan, excess, reason, seen, settled, space_of
 from isoloss.search.plan import Proposal, plan
 
 AXES = {"optimizer.learning_rate": Log(1e-4, 1.0), "task.vocab_size": Choice(8, 16, 32, 64)}
@@ -90,6 +90,36 @@ def test_why_it_stopped_is_read_off_the_finished_trials_alone() -> None:
     finished = [(cell, answer((cell, trial)).curve) for cell, trial in done]
     assert reason(study, study.search, space_of(study), finished) == "known"
     assert reason(study, study.search, space_of(study), finished[:-4]) is None
+
+
+def test_a_trial_that_is_awaited_hides_what_came_after_it() -> None:
+    cell, curve = {"x": 1}, Curve((0,), (1.0,), (0.0,), 0.0)
+    claims = [(cell, curve, False), (cell, None, True), (cell, curve, False), (cell, None, False), (cell, curve, False)]
+    assert settled(claims) == [(cell, curve)] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_on_many_slots_stays_stopped_whoever_finishes_first(seed: int, tmp_path: Path) -> None:
+    study = searching(Boundary(trials=200, tolerance=0.12, width=5.0), AXES)
+    ledger = Ledger(tmp_path)
+    ledger.open(study, ARITHMETIC)
+    book = Book(study, plan(study), ledger)
+    random = np.random.default_rng(seed)
+    running = [order for slot in range(6) if (order := book.next(f"{slot}")) is not None]
+    slots = [str(slot) for slot in range(6)]
+    while running:
+        which = int(random.integers(len(running)))
+        order, slot = running.pop(which), slots.pop(which)
+        ledger.finish(answer((order.cell, order.trial)))
+        book.ended(slot, None, "")
+        following = book.next(slot)
+        if following is not None:
+            running.append(following)
+            slots.append(slot)
+    stopped = boundary(study)
+    again = Book(study, stopped, ledger)
+    assert again.done == again.plan.total == len(ledger.claims()) < 200
+    assert stopped.reason() == "known"
 
 
 def test_the_next_session_of_a_stopped_search_asks_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from isoloss.analysis.surface import scattered, split
 from isoloss.analysis.table import axis_value
-from isoloss.config.search import Grid
+from isoloss.config.search import Boundary, Grid
 from isoloss.outcome import Outcome
 from isoloss.study import Study
 
@@ -30,6 +30,8 @@ def why_not(study: Study) -> str:
     """Return why the study has no learning-rate sensitivity, or an empty text when it has one."""
     if LEARNING_RATE not in study.axes:
         return f"the study has no axis {LEARNING_RATE!r}"
+    if isinstance(study.search, Boundary):
+        return "a boundary search places its trials where convergence is least known, not evenly over learning rates"
     others = [path for path in study.axes if path != LEARNING_RATE and scattered(study, path)]
     if others:
         return f"{', '.join(map(repr, others))} varies freely with the learning rate, so that no group holds it fixed"

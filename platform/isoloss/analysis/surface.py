@@ -12,7 +12,7 @@ import pandas as pd
 
 from isoloss.analysis.table import axis_value
 from isoloss.config.axes import Choice
-from isoloss.config.search import Grid
+from isoloss.config.search import Boundary, Grid
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Ledger
 from isoloss.run.members import members
@@ -68,7 +68,8 @@ def surface_table(
     for frame in (table,) if waiting is None else (table, waiting):
         for record in records(frame):
             cells.setdefault(tuple(record[path] for path in paths), []).append(record)
-    expected = study.replicates if axes is None else 0
+    # A boundary search owes no cell all of its replicates.
+    expected = 0 if axes is not None or isinstance(study.search, Boundary) else study.replicates
     rows = [{**dict(zip(paths, values, strict=True)), **_summary(found, expected)} for values, found in cells.items()]
     return pd.DataFrame(rows, columns=None if rows else [*paths, *_summary([], 0)])
 

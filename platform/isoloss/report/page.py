@@ -35,6 +35,7 @@ ul.legend .mark { display: inline-block; width: 30px; margin-right: 8px; text-in
 table { border-collapse: collapse; font-size: 12.5px; font-variant-numeric: tabular-nums }
 th { text-align: left; border-bottom: 1px solid #222; padding: 3px 14px 3px 0; vertical-align: bottom }
 td { border-bottom: 1px solid #ddd; padding: 3px 14px 3px 0; vertical-align: top }
+ul.bands { margin: 4px 0; padding-left: 18px; font-size: 12.5px; max-width: 800px }
 .failed { color: #a00 }
 @page { size: A4 landscape; margin: 10mm }
 @media print { body { margin: 0 } .modebar-container { display: none } figure { overflow: visible } }

@@ -16,9 +16,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from isoloss.analysis.surface import Plane, records
+from isoloss.config.search import Boundary
 from isoloss.report import words
 from isoloss.report.figures import MOST_PANELS, Ticks, excess_range, excess_ticks, log_excess
-from isoloss.report.marks import MARKS, code, state
+from isoloss.report.marks import MARKS, Mark, code, state
 from isoloss.study import Study
 
 WIDTH, DPI = 9.6, 160
@@ -36,14 +37,37 @@ def message_picture(text: str) -> bytes:
     """Return a PNG file that holds a sentence, where there is nothing to draw yet."""
     figure = Figure(figsize=(WIDTH, 1.2), dpi=DPI)
     figure.text(0.5, 0.5, textwrap.fill(text, 90), ha="center", va="center", parse_math=False)
-    return _file(figure)
+    return png_file(figure)
 
 
-def _file(figure: Figure) -> bytes:
+def png_file(figure: Figure) -> bytes:
+    """Return a figure as a PNG file, the same to the byte for the same figure."""
     FigureCanvasAgg(figure)
     sink = io.BytesIO()
     figure.savefig(sink, format="png", metadata={"Software": None})
     return sink.getvalue()
+
+
+def mark_handles(marks: list[Mark]) -> tuple[list[Any], list[str]]:
+    """Return what a legend of points shows for each mark, and its name."""
+    look: dict[str, Any] = {"ls": "", "mec": "#333333", "mew": 0.4, "ms": 6}
+    handles: list[Any] = [Line2D([], [], marker=mark.matplotlib_marker, c=mark.colour, **look) for mark in marks]
+    return handles, [mark.name.replace("_", " ") for mark in marks]
+
+
+def set_axis(axes: Axes, name: str, ticks: Ticks) -> None:
+    """Give the axis ``x`` or ``y`` its scale, range and labels."""
+    axis = getattr(axes, f"{name}axis")
+    if ticks.log:
+        axes.set(**{f"{name}scale": "log"})
+    low, high = (10.0**end for end in ticks.span) if ticks.log else ticks.span
+    axes.set(**{f"{name}lim": (low, high)})
+    if ticks.log:
+        axis.set_ticks(*ticks.decades(), parse_math=False)
+        axis.set_ticks([], minor=True)
+    elif not ticks.free:
+        texts = ["\n".join(lines) for lines in ticks.lines]
+        axis.set_ticks(range(len(texts)), texts, parse_math=False)
 
 
 class _Picture:
@@ -86,25 +110,15 @@ class _Picture:
         if image is not None:
             self._bar(figure, image, height)
         self._legend(figure, height)
-        return _file(figure)
+        return png_file(figure)
 
     def _draw(self, axes: Axes, cells: list[dict[str, Any]], side: int) -> Any:
         axes.set_title(("outcome", "median excess loss")[side], fontsize=8, loc="left", pad=4)
         image = (self._points if self.plane.points else self._map)(axes, cells, side)
         axes.set_xlabel(self.across.title, fontsize=8, parse_math=False)
         axes.tick_params(labelsize=7.5, length=2 if self.plane.points else 0)
-        for name, ticks in (("x", self.across), ("y", self.down)):
-            axis = getattr(axes, f"{name}axis")
-            if ticks.log:
-                axis.axes.set(**{f"{name}scale": "log"})
-            low, high = (10.0**end for end in ticks.span) if ticks.log else ticks.span
-            axes.set(**{f"{name}lim": (low, high)})
-            if ticks.log:
-                axis.set_ticks(*ticks.decades(), parse_math=False)
-                axis.set_ticks([], minor=True)
-            elif not ticks.free:
-                texts = ["\n".join(lines) for lines in ticks.lines]
-                axis.set_ticks(range(len(texts)), texts, parse_math=False)
+        set_axis(axes, "x", self.across)
+        set_axis(axes, "y", self.down)
         if self.turned:
             axes.tick_params(axis="x", labelrotation=90)
         if side == 0:
@@ -177,11 +191,7 @@ class _Picture:
     def _legend(self, figure: Figure, height: float) -> None:
         seen = [mark for name, mark in MARKS.items() if self.cells[name].any()]
         if self.plane.points:
-            handles: list[Any] = [
-                Line2D([], [], ls="", marker=mark.matplotlib_marker, c=mark.colour, mec="#333333", mew=0.4, ms=6)
-                for mark in seen
-            ]
-            labels = [mark.name.replace("_", " ") for mark in seen]
+            handles, labels = mark_handles(seen)
         else:
             handles = [Patch(facecolor=mark.colour, edgecolor="#999999", linewidth=0.4) for mark in seen]
             labels = [f"{mark.letter}  {mark.name.replace('_', ' ')}" for mark in seen]
@@ -190,8 +200,9 @@ class _Picture:
             columnspacing=1.6, bbox_to_anchor=(0.04 / WIDTH, 0.26 / height),
         )  # fmt: skip
         count, replicates = int(self.cells["finished"].sum()), self.study.replicates
+        each = "in turn" if isinstance(self.study.search, Boundary) else "a cell"
         figure.text(
             0.08 / WIDTH, 0.1 / height, f"{self.study.name}: {count} finished trials, {replicates} "
-            f"replicate{'s' if replicates > 1 else ''} a cell; excess loss is at most the initial one",
+            f"replicate{'s' if replicates > 1 else ''} {each}; excess loss is at most the initial one",
             fontsize=7, color="#555555", parse_math=False,
         )  # fmt: skip

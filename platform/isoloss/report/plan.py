@@ -2,53 +2,58 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 
-from isoloss.config.base import value_label
-from isoloss.config.search import Optuna, Random
+from isoloss.config.base import canonical_json, value_label
+from isoloss.config.search import Boundary, Optuna, Random
 from isoloss.run.cost import Speed, fit, flops, seconds
 from isoloss.run.ledger import Ledger
+from isoloss.run.members import members
 from isoloss.study import Study, Trial
 
 MOST_ROWS = 40
 
 
 def plan_of(study: Study, ledger: Ledger, device: str, slots: int) -> dict[str, Any]:
-    """Return the plan's facts; where Optuna will choose the cells, as many Sobol points stand for them.
+    """Return the plan's facts; where a search will choose the cells, as many Sobol points stand for them.
+
+    A boundary search has at most so many ``trials``, which ``at_most`` says.
 
     Raises ValueError when the study's search cannot be carried out.
     """
     from isoloss.search.plan import listed_trials, plan
-    from isoloss.search.points import random_cells
 
-    if isinstance(study.search, Optuna):
+    done = ledger.finished()
+    if isinstance(study.search, (Boundary, Optuna)):
         total = plan(study).total
-        cells = random_cells(study, Random(cells=study.search.cells))
-        trials = [(cell, study.trial(cell, replicate)) for replicate in range(study.replicates) for cell in cells]
+        trials = _stand_ins(study, study.search, total)
+        finished = [trial for _, _, trial in members(study, ledger.claims()) if trial.key in done] if done else []
     else:
         trials = listed_trials(study)
         total = len(trials)
-    done = ledger.finished()
-    finished = [trial for _, trial in trials if trial.key in done] if done else []
+        finished = [trial for _, trial in trials if trial.key in done] if done else []
     speed = fit(((trial, ledger.result(trial.key).machine["seconds"]) for trial in finished), device)
+    at_most = isinstance(study.search, Boundary)
     sizes = _sizes(trials)
-    members = [(size[0][1], len(size)) for size in sizes]
+    weights = [(size[0][1], len(size)) for size in sizes]
     spent = sum(seconds(trial, speed) for trial in finished)
     return {
         "study": study.name,
-        "cells": len(trials) // study.replicates,
+        "cells": len({canonical_json(cell) for cell, _ in trials}) if at_most else len(trials) // study.replicates,
         "replicates": study.replicates,
         "trials": total,
+        "at_most": at_most,
         "finished": len(finished),
-        "tokens": sum(trial.tokens(trial.steps) * count for trial, count in members),
-        "flops": sum(flops(trial) * count for trial, count in members),
-        "parameters": _range(trial.parameters for trial, _ in members),
-        "draws_per_symbol": _range(trial.draws_per_symbol(trial.steps) for trial, _ in members),
-        "seconds_left": (sum(seconds(trial, speed) * count for trial, count in members) - spent) / slots,
+        "tokens": sum(trial.tokens(trial.steps) * count for trial, count in weights),
+        "flops": sum(flops(trial) * count for trial, count in weights),
+        "parameters": _range(trial.parameters for trial, _ in weights),
+        "draws_per_symbol": _range(trial.draws_per_symbol(trial.steps) for trial, _ in weights),
+        "seconds_left": max(0.0, sum(seconds(trial, speed) * count for trial, count in weights) - spent) / slots,
         "slots": slots,
         "speed_from": f"{speed.measured} finished trials" if speed.measured else f"an assumed {device}",
         "groups": [_group(study, size, speed) for size in sizes],
@@ -61,14 +66,17 @@ def plan_text(study: Study, facts: dict[str, Any]) -> Group:
     low, high = facts["parameters"]
     fewest, most = facts["draws_per_symbol"]
     about.add_row("question", study.question)
-    about.add_row("cells", f"{facts['cells']:,} x {facts['replicates']} replicates = {facts['trials']:,} trials")
+    if facts["at_most"]:
+        seeds = f", {facts['replicates']} replicates in turn" if facts["replicates"] > 1 else ""
+        about.add_row("trials", f"at most {facts['trials']:,}{seeds}; counted below as so many even points of the axes")
+    else:
+        about.add_row("cells", f"{facts['cells']:,} x {facts['replicates']} replicates = {facts['trials']:,} trials")
     about.add_row("finished", f"{facts['finished']:,}")
     about.add_row("tokens", f"{facts['tokens']:,} scored, {facts['flops']:.3g} FLOPs")
     about.add_row("parameters", f"{low:,}" if low == high else f"{low:,} to {high:,}")
     about.add_row("draws per symbol", f"{fewest:.4g}" if fewest == most else f"{fewest:.4g} to {most:.4g}")
-    about.add_row(
-        "time left", f"about {_duration(facts['seconds_left'])} on {facts['slots']} slots, from {facts['speed_from']}"
-    )
+    left = f"about {_duration(facts['seconds_left'])} on {facts['slots']} slots, from {facts['speed_from']}"
+    about.add_row("time left", f"at most {left}" if facts["at_most"] else left)
     groups = Table(box=None, padding=(0, 1), header_style="bold")
     groups.add_column("cells")
     for name in ("trials", "steps", "batch", "draws", "parameters", "s/trial"):
@@ -80,6 +88,20 @@ def plan_text(study: Study, facts: dict[str, Any]) -> Group:
         )  # fmt: skip
     hidden = len(facts["groups"]) - MOST_ROWS
     return Group(about, "", groups, f"… and {hidden} more groups" if hidden > 0 else "")
+
+
+def _stand_ins(study: Study, search: Boundary | Optuna, total: int) -> list[tuple[dict[str, Any], Trial]]:
+    """Return trials at Sobol points; of a boundary search as many as it may have, whose replicates take turns."""
+    from isoloss.search.points import random_cells
+
+    cells = random_cells(study, Random(cells=total if isinstance(search, Boundary) else search.cells))
+    turns = range(study.replicates)
+    if isinstance(search, Boundary):
+        each = (
+            (cell, study.trial(cell, (i + turn) % study.replicates)) for turn in turns for i, cell in enumerate(cells)
+        )
+        return list(itertools.islice(each, total))
+    return [(cell, study.trial(cell, replicate)) for replicate in turns for cell in cells]
 
 
 def _sizes(trials: list[tuple[dict[str, Any], Trial]]) -> list[list[tuple[dict[str, Any], Trial]]]:

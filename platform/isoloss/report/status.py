@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from isoloss.config.search import Boundary
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Ledger
 from isoloss.run.members import members
@@ -23,16 +24,39 @@ def status_of(study: Study, ledger: Ledger) -> dict[str, Any]:
     outcomes = Counter(str(study.verdict.judge(ledger.result(key).curve)) for key in finished)
     unfinished = ledger.unfinished()
     open_keys = [claim.key for claim, _, _ in claims if claim.key not in done]
+    boundary = _boundary(study, ledger)
     return {
         "study": study.name,
         "question": study.question,
-        "trials": plan(study).total,
+        "trials": boundary["total"] if boundary else plan(study).total,
         "finished": len(finished),
         "claimed": len([key for key in open_keys if key not in unfinished]),
         "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
         "given_up": {key: unfinished[key] for key in open_keys if key in unfinished},
         "driver": ledger.driven_by(),
         "ledger": ledger.root,
+        **({"boundary": boundary} if boundary else {}),
+    }
+
+
+def _boundary(study: Study, ledger: Ledger) -> dict[str, Any]:
+    """Return how a boundary search went; nothing for other searches."""
+    search = study.search
+    if not isinstance(search, Boundary):
+        return {}
+    # Optuna and scipy take a second to load: only these studies pay for them.
+    from isoloss.analysis.boundary import course
+    from isoloss.report.boundary_words import volume_in_words, why_stopped
+
+    found = course(study, ledger)
+    return {
+        "total": found.total,
+        "most": found.most,
+        "reason": found.reason,
+        "misclassified_volume": {str(check.trials): check.error_volume for check in found.checks},
+        "tolerance": search.tolerance,
+        "volume_in_words": volume_in_words(found, search),
+        "why_stopped": why_stopped(found, search),
     }
 
 
@@ -50,6 +74,9 @@ def status_text(facts: dict[str, Any]) -> Group:
     table.add_row("question", facts["question"])
     table.add_row("outcomes", ", ".join(f"{count} {name}" for name, count in facts["outcomes"].items()))
     table.add_row("claimed", f"{facts['claimed']} trials that have no result yet")
+    if "boundary" in facts:
+        table.add_row("misclassified volume", facts["boundary"]["volume_in_words"])
+        table.add_row("search", facts["boundary"]["why_stopped"])
     for key, why in facts["given_up"].items():
         table.add_row("given up", f"trial {key}, {why['state']}: {why['reason']}")
     table.add_row("ledger", facts["ledger"])

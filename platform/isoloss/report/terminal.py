@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -14,25 +14,38 @@ from rich.text import Text
 
 from isoloss.analysis.sensitivity import sensitivity_table, why_not
 from isoloss.analysis.surface import Plane, records, surface_table
+from isoloss.config.search import Boundary
 from isoloss.report import words
 from isoloss.report.marks import IN_ASCII, MARKS, code, state
 from isoloss.study import Study
+
+if TYPE_CHECKING:
+    from isoloss.analysis.boundary import Findings
 
 BLANK = ""
 GAP = 2
 
 
-def terminal_map(study: Study, table: pd.DataFrame, console: Console, waiting: pd.DataFrame | None = None) -> None:
+def terminal_map(
+    study: Study,
+    table: pd.DataFrame,
+    console: Console,
+    waiting: pd.DataFrame | None = None,
+    found: Findings | None = None,
+) -> None:
     """Print the map of the finished trials (and of those that wait for a result), its legend, and what it says.
 
-    Where a search scatters the trials, a column or row is a bin of its axis, headed by the bin's middle.
+    Where a search scatters the trials, a column or row is a bin of its axis, headed by the bin's middle. ``found`` is
+    what a boundary search found.
     """
-    _Printer(study, table, console, waiting).print()
+    _Printer(study, table, console, waiting, found).print()
 
 
 class _Printer:
-    def __init__(self, study: Study, table: pd.DataFrame, console: Console, waiting: pd.DataFrame | None) -> None:
-        self.study, self.table, self.console, self.waiting = study, table, console, waiting
+    def __init__(
+        self, study: Study, table: pd.DataFrame, console: Console, waiting: pd.DataFrame | None, found: Findings | None
+    ) -> None:
+        self.study, self.table, self.console, self.waiting, self.found = study, table, console, waiting, found
         self.names = words.axis_names(study)
         self.plane = Plane.of(study)
 
@@ -107,6 +120,9 @@ class _Printer:
         return any(len(code(cell)) > 1 for cell in records(cells))
 
     def findings(self) -> None:
+        if self.found is not None and isinstance(self.study.search, Boundary):
+            self.boundary(self.found, self.study.search)
+            return
         reason = why_not(self.study)
         if reason:
             self.say(f"Learning-rate sensitivity is not computed: {reason}.", style="dim")
@@ -118,6 +134,16 @@ class _Printer:
             says = "; ".join((words.range_in_words(row), words.sensitivity_in_words(row), words.best_in_words(row)))
             self.say(f"{group}: {says}." if group else f"{says[0].upper()}{says[1:]}.")
         self.say(words.how_measured(self.study, table), style="dim")
+
+    def boundary(self, found: Findings, search: Boundary) -> None:
+        from isoloss.report import boundary_words
+
+        self.console.print()
+        if found.table is not None:
+            for line in boundary_words.band_lines(self.study, found.table):
+                self.say(line)
+            self.say(boundary_words.how_read(), style="dim")
+        self.say(boundary_words.summary(found, search))
 
     def say(self, text: str, style: str = "") -> None:
         self.console.print(self.text(text, style))

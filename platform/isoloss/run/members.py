@@ -7,7 +7,8 @@ from typing import Any
 
 from isoloss.config.axes import Choice
 from isoloss.config.search import Grid
-from isoloss.run.ledger import Claim
+from isoloss.outcome import Curve
+from isoloss.run.ledger import Claim, Ledger
 from isoloss.study import Study, Trial
 
 
@@ -21,6 +22,15 @@ def members(study: Study, claims: list[Claim]) -> Iterator[tuple[Claim, dict[str
         found = grid.get(claim.key) if grid is not None else _resolve(study, claim)
         if found is not None:
             yield claim, *found
+
+
+def history(study: Study, ledger: Ledger) -> list[tuple[dict[str, Any], Curve | None, bool]]:
+    """Return (cell, curve or None, whether it was given up) of every claim of the study, in the order of claims."""
+    done, given_up = ledger.finished(), ledger.unfinished()
+    return [
+        (cell, ledger.result(trial.key).curve if trial.key in done else None, trial.key in given_up)
+        for _, cell, trial in members(study, ledger.claims())
+    ]
 
 
 def _resolve(study: Study, claim: Claim) -> tuple[dict[str, Any], Trial] | None:

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 LEARNING_RATE = "optimizer.learning_rate"
 
+Finished = tuple[dict[str, Any], Curve]
+"""Cell and curve of a finished trial."""
+
 SMALLEST = 1e-6
 """Excess losses below this (nats) are all told as this: they are noise around the floor."""
 
@@ -46,7 +49,22 @@ def excess(study: Study, curve: Curve) -> float:
     return math.log10(max(curve.capped_excess, SMALLEST) / study.verdict.converged_below)
 
 
-def seen(study: Study, space: Space, finished: Iterable[tuple[dict[str, Any], Curve]]) -> Seen:
+def settled(claims: Iterable[tuple[dict[str, Any], Curve | None, bool]]) -> list[Finished]:
+    """Return the finished trials before the first claim that is still awaited (neither finished nor given up).
+
+    Claims are (cell, curve, whether given up), in their order. What a search decides by is a function of these, so
+    that it is the same whichever of the running trials finishes first.
+    """
+    found = []
+    for cell, curve, given_up in claims:
+        if curve is not None:
+            found.append((cell, curve))
+        elif not given_up:
+            break
+    return found
+
+
+def seen(study: Study, space: Space, finished: Iterable[Finished]) -> Seen:
     """Return what finished (cell, curve) pairs of a study say of its boundary."""
     rows = [(parameters.params(study, cell), excess(study, curve)) for cell, curve in finished]
     return Seen(space.encode([point for point, _ in rows]), np.array([value for _, value in rows]))
@@ -84,7 +102,8 @@ class BoundaryPlan:
         self._numbers: dict[str, int] = {}  # Optuna's trial of each claimed trial, by key
         self._cells: dict[str, dict[str, Any]] = {}  # the cell of each claimed trial, by key
         self._replicates: dict[str, set[int]] = {}  # those claimed of each cell
-        self._finished: dict[int, tuple[dict[str, Any], Curve]] = {}  # by Optuna's number
+        self._finished: dict[int, Curve] = {}  # by Optuna's number
+        self._given_up: set[int] = set()
         self._cost: dict[int, float] = {}
         self._most = int(min(search.trials, self.space.size * study.replicates))
         self._nothing_left = False
@@ -113,9 +132,10 @@ class BoundaryPlan:
         # Deterministic, unlike seconds: the same trials lead to the same suggestions on every machine.
         self._cost[number] = float(trial.parameters) * trial.tokens(result.curve.step[-1])
         self._optuna.tell(number, excess(self.study, result.curve))
-        self._finished[number] = self._cells[trial.key], result.curve
+        self._finished[number] = result.curve
 
     def gave_up(self, trial: Trial) -> None:
+        self._given_up.add(self._numbers[trial.key])
         self._optuna.tell(self._numbers[trial.key], state=TrialState.FAIL)  # else it would repel others for ever
 
     def next(self) -> Proposal | None:
@@ -140,13 +160,15 @@ class BoundaryPlan:
 
     def reason(self) -> Reason | None:
         """Return why the search has stopped, None while it goes on."""
-        at = len(self._finished) // stopping.EVERY
+        claims = self._numbers.items()
+        finished = settled((self._cells[key], self._finished.get(i), i in self._given_up)
+                           for key, i in claims if key in self._cells)  # fmt: skip
+        at = len(stopping.checkpoints(len(finished)))
         if at != self._reason[0]:
-            self._reason = at, self._reason_now()
+            self._reason = at, self._reason_after(finished)
         return self._reason[1]
 
-    def _reason_now(self) -> Reason | None:
-        finished = [self._finished[number] for number in sorted(self._finished)]
+    def _reason_after(self, finished: list[Finished]) -> Reason | None:
         try:
             return reason(self.study, self.search, self.space, finished, self._checks)
         except FIT_ERRORS as error:
@@ -158,10 +180,10 @@ def reason(
     study: Study,
     search: Boundary,
     space: Space,
-    finished: list[tuple[dict[str, Any], Curve]],
+    finished: list[Finished],
     checks: dict[bytes, Check] | None = None,
 ) -> Reason | None:
-    """Return why a search stops after these trials, in the order of their claims; ``checks`` keeps what was checked."""
+    """Return why a search has stopped, given its ``settled`` trials; ``checks`` keeps what was checked."""
     all_seen = seen(study, space, finished)
     checks = {} if checks is None else checks
 

@@ -7,14 +7,19 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from isoloss.run.ledger import Ledger
+from isoloss.run.ledger import Claim, Ledger
 from isoloss.run.members import members
-from isoloss.study import Study
+from isoloss.study import Study, Trial
+from isoloss.track.boundary import boundary_fields
 from isoloss.track.client import BusyError, TrackError, connect, reason
 from isoloss.track.fields import trial_key
 from isoloss.track.mirror import Mirror, sole_writer
 from isoloss.track.views import fragment, run_fragment, views
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 __all__ = ["BusyError", "Published", "TrackError", "lookup", "publish"]
 
@@ -74,12 +79,36 @@ def publish(study: Study, ledger: Ledger, tracking_uri: str, artifacts: Path | N
             mirror.retire({trial_key(study, claim.key) for claim, _, _ in claims})
             files = mirror.upload(artifacts) if artifacts is not None else 0
             mirror.summarize("FINISHED" if mirror.complete else waiting)
+            _tell_boundary(client, mirror.parent_id, study, ledger, claims)
     except MlflowException as error:
         raise TrackError(f"cannot publish to MLflow at {tracking_uri}: {reason(error)}") from None
     return Published(
         study, tracking_uri, mirror.experiment_id, mirror.parent_id, len(claims), written, 0, files,
         mirror.artifact_error, time.thread_time() - began,
     )  # fmt: skip
+
+
+def _tell_boundary(
+    client: MlflowClient,
+    parent_id: str,
+    study: Study,
+    ledger: Ledger,
+    claims: list[tuple[Claim, dict[str, Any], Trial]],
+) -> None:
+    """Write what a boundary search came to, on the study's run; nothing for other searches.
+
+    Its points carry the time of the last claim: a point sent twice is then the same.
+    """
+    from mlflow.entities import Metric, RunTag
+
+    metrics, tags = boundary_fields(study, ledger)
+    if metrics and claims:
+        time_ms, step = claims[-1][0].created_ms, int(metrics["boundary/trials"])
+        client.log_batch(
+            parent_id,
+            [Metric(name, value, time_ms, step) for name, value in metrics.items()],
+            tags=[RunTag(key, value) for key, value in tags.items()],
+        )
 
 
 def lookup(study: Study, tracking_uri: str) -> Published:

@@ -18,6 +18,9 @@ EVERY = 4
 """Finished trials between two checks."""
 
 IN_A_ROW = 3
+LOOK_BACK = 16
+"""Trials, or a quarter of them all, that may have been running when a search stopped."""
+
 PLACES = 12
 """At most so many combinations of the other parameters are looked at for the width of the band's ends."""
 
@@ -65,9 +68,11 @@ def _width(known: BoundaryMap, along: str) -> float | None:
 
 
 def checkpoints(finished: int) -> list[int]:
-    """Return the numbers of trials whose checks decide whether to stop at so many, the latest first."""
-    last = finished - finished % EVERY
-    return [last - EVERY * i for i in range(IN_A_ROW)]
+    """Return the numbers of trials at which a search is checked: every four at first, then at every sixteenth more."""
+    counts = [EVERY]
+    while (more := counts[-1] + EVERY * max(1, counts[-1] // (16 * EVERY))) <= finished:
+        counts.append(more)
+    return counts if finished >= EVERY else []
 
 
 def reason_to_stop(
@@ -75,19 +80,32 @@ def reason_to_stop(
 ) -> Reason | None:
     """Return why to stop after so many finished trials, given what the first of them say.
 
-    ``known``: at the last three checks, the volume is at most ``tolerance`` and the width, where there is one, at most
-    ``width``. ``limited by noise``: at none of them are they, and what is too high (the volume, else the width) did
-    not fall by a fifth while the trials doubled. None before ``fewest`` trials, or twice as many for noise.
+    ``known``: at three checks in a row, the volume is at most ``tolerance`` and the width, where there is one, at most
+    ``width``. ``limited by noise``: at none of the three are they, and what is too high (the volume, else the width)
+    did not fall by a fifth while the trials doubled. None before ``fewest`` trials, or twice as many for noise.
+
+    A search that had reason to stop at one of its last checks has stopped: what was running then changes nothing.
     """
     counts = checkpoints(finished)
-    if counts[-1] < fewest:
-        return None
+    for last in range(len(counts), IN_A_ROW - 1, -1):
+        three = counts[last - IN_A_ROW : last]
+        if three[0] < fewest or three[-1] < finished - max(LOOK_BACK, finished // 4):
+            break
+        found = _reason_at(check_of, three, fewest, tolerance, width)
+        if found is not None:
+            return found
+    return None
+
+
+def _reason_at(
+    check_of: Callable[[int], Check], counts: list[int], fewest: int, tolerance: float, width: float
+) -> Reason | None:
     checks = [check_of(count) for count in counts]
     if all(one.error_volume <= tolerance and (one.width is None or one.width <= width) for one in checks):
         return "known"
-    if counts[-1] < 2 * fewest:
+    if counts[0] < 2 * fewest:
         return None
-    before = (check_of(max(EVERY, count // 2 // EVERY * EVERY)) for count in counts)
+    before = (check_of(count // 2 // EVERY * EVERY) for count in counts)
     if all(_stalled(now, then, tolerance, width) for now, then in zip(checks, before, strict=True)):
         return "limited by noise"
     return None
