@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start
+.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary
 
 install: $(STAMP)
 
@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(BIN)/isoloss run studies/spamlang_coverage.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 # What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium).
 test-slow: $(STAMP)
@@ -38,3 +38,6 @@ bench-logging: $(STAMP)
 
 bench-start: $(STAMP)
 	$(BIN)/python benchmarks/start.py
+
+bench-boundary: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.boundary
