@@ -21,7 +21,7 @@ from optuna.distributions import (
 )
 from scipy.stats import norm, qmc
 
-from isoloss.search.boundary.cost import predicted_cost
+from isoloss.search.boundary.cost import CostModel
 from isoloss.search.boundary.kernel import Array
 from isoloss.search.boundary.map import MOST_CONDITIONED, BoundaryMap, Seen, references
 from isoloss.search.boundary.space import Dimension, Space
@@ -165,7 +165,9 @@ def test_references_cover_the_space_evenly() -> None:
 
 def test_readings_beyond_the_cap_only_tell_the_side() -> None:
     seen = Seen(np.arange(7.0)[:, None], np.array([-4.0, -2.0, -0.5, 1.0, 2.5, np.inf, -np.inf]))
-    assert seen.cap() == 2.0  # the median of 4, 2, 0.5, 1, 2.5
+    assert seen.cap() == 2.5  # three quarters of the way through 0.5, 1, 2, 2.5, 4
+    crowd = Seen(np.zeros((232, 1)), np.concatenate([np.full(32, 2.0), np.full(200, 0.01)]))
+    assert crowd.cap() == 2.0  # however many come to lie close by
     np.testing.assert_array_equal(seen.of_cliff(2.0).side_N, [-1, -1, -1, -1, 1, 1, -1])
     slope = seen.of_slope(2.0)
     np.testing.assert_array_equal(slope.points_ND[:, 0], [0.0, 1.0, 2.0, 3.0])
@@ -301,26 +303,26 @@ def test_unordered_choices_borrow_little_from_each_other() -> None:
 def test_predicted_cost_follows_what_trials_cost(plenty: BoundaryMap) -> None:
     points = plenty.seen.points_ND
     cost = np.exp(1.5 * points[:, 0])
-    found = predicted_cost(plenty, points, cost, GRID)
+    found = CostModel(plenty, points, cost).of(GRID)
     expected = np.exp(1.5 * GRID[:, 0] - np.log(cost).mean())
     np.testing.assert_allclose(found, expected, rtol=0.05)
-    scaled = predicted_cost(plenty, points, 1000.0 * cost, GRID)
+    scaled = CostModel(plenty, points, 1000.0 * cost).of(GRID)
     np.testing.assert_allclose(scaled, found, rtol=1e-9)
 
 
 def test_unknown_costs_are_left_out_and_few_say_nothing(plenty: BoundaryMap) -> None:
     points, cost = plenty.seen.points_ND[:10], np.full(10, np.nan)
     cost[:3] = [1.0, 5.0, 9.0]
-    np.testing.assert_array_equal(predicted_cost(plenty, points, cost, GRID), np.ones(len(GRID)))
+    np.testing.assert_array_equal(CostModel(plenty, points, cost).of(GRID), np.ones(len(GRID)))
     cost[3:6] = [2.0, -1.0, np.inf]
-    kept = predicted_cost(plenty, points[:4], cost[:4], GRID)
-    np.testing.assert_allclose(predicted_cost(plenty, points, cost, GRID), kept)
+    kept = CostModel(plenty, points[:4], cost[:4]).of(GRID)
+    np.testing.assert_allclose(CostModel(plenty, points, cost).of(GRID), kept)
 
 
 def test_costs_are_not_extrapolated_beyond_what_was_seen(plenty: BoundaryMap) -> None:
     points = plenty.seen.points_ND[plenty.seen.points_ND[:, 0] < 0.3]
     cost = np.exp(10.0 * points[:, 0])
-    found = predicted_cost(plenty, points, cost, GRID)
+    found = CostModel(plenty, points, cost).of(GRID)
     assert found.max() == pytest.approx(cost.max() / cost.min())
     assert found.min() >= cost.min() / cost.max()
 
@@ -328,7 +330,7 @@ def test_costs_are_not_extrapolated_beyond_what_was_seen(plenty: BoundaryMap) ->
 def test_failing_early_is_cheap(plenty: BoundaryMap) -> None:
     points = plenty.seen.points_ND
     cost = np.where(np.isinf(plenty.seen.excess_N), 1.0, 10.0)
-    found = predicted_cost(plenty, points, cost, np.array([[0.4, 0.3], [0.4, 0.99]]))
+    found = CostModel(plenty, points, cost).of(np.array([[0.4, 0.3], [0.4, 0.99]]))
     assert found[0] > 5.0 * found[1]
 
 

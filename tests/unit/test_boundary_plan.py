@@ -72,7 +72,7 @@ def test_a_study_without_axes_is_one_cell_of_several_seeds() -> None:
 
 
 def test_seeds_take_turns_independently_of_where_the_trial_lies() -> None:
-    study = searching(Boundary(trials=64, start=64), AXES, replicates=2)
+    study = searching(Boundary(trials=64, start=64, tolerance=1e-9), AXES, replicates=2)
     done = go_on(plan(study), 64)
     counts = Counter(trial.replicate for _, trial in done)
     assert min(counts.values()) >= 20

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal, norm
 from isoloss.search.boundary import process
 from isoloss.search.boundary.fit import Belief, evidence_slopes, fit, packed, unpacked
 from isoloss.search.boundary.kernel import Array, Kernel
-from isoloss.search.boundary.lookahead import error_drop, expected_drop, sign_share
+from isoloss.search.boundary.lookahead import Lookahead, error_drop, sign_share
 from isoloss.search.boundary.map import BoundaryMap
 from isoloss.search.boundary.process import Observations, Posterior, Prior, Sites, condition
 
@@ -107,7 +107,9 @@ def test_readings_alone_are_exact_regression() -> None:
     np.testing.assert_allclose(mean, prior.mean + cross.T @ np.linalg.solve(total, value - prior.mean), rtol=1e-10)
     covariance = naive(prior.kernel, at, at) - cross.T @ np.linalg.solve(total, cross)
     np.testing.assert_allclose(variance, np.diag(covariance), rtol=1e-9)
-    np.testing.assert_allclose(found.posterior.covariance(at, at), covariance, atol=1e-12)
+    np.testing.assert_allclose(
+        found.posterior.covariance(found.posterior.view(at), found.posterior.view(at)), covariance, atol=1e-12
+    )
     assert found.settled
     expected = multivariate_normal(np.full(12, prior.mean), total).logpdf(value)
     assert found.log_evidence == pytest.approx(expected, rel=1e-10)
@@ -257,8 +259,8 @@ def test_a_crowd_of_one_side_is_near_what_importance_sampling_says() -> None:
 def test_sites_of_an_earlier_fit_lead_to_the_same_answer() -> None:
     prior, seen = prior_2d(), mixed(40, seed=10)
     first = Observations(seen.points_ND[:25], seen.value_N[:25], seen.side_N[:25])
-    start = condition(prior_2d(amplitude=2.5), first).posterior.sites
-    cold, warm = (condition(prior, seen, sites, tolerance=1e-9) for sites in (None, start))
+    start = condition(prior_2d(amplitude=2.5), first).posterior
+    cold, warm = (condition(prior, seen, one, tolerance=1e-9) for one in (None, start))
     assert warm.log_evidence == pytest.approx(cold.log_evidence, abs=1e-7)
     at = RNG(0).random((5, 2))
     for one, other in zip(warm.posterior.marginals(at), cold.posterior.marginals(at), strict=True):
@@ -281,9 +283,9 @@ def test_further_readings_leave_the_mean_and_lower_the_variance_exactly() -> Non
     points, at = rng.random((3, 2)), rng.random((8, 2))
     precision = np.array([0.5, 2.0, 30.0])
     joint = np.concatenate([points, at])
-    expected = downdated(posterior.covariance(joint, joint), 3, precision)[3:, 3:]
+    expected = downdated(posterior.covariance(posterior.view(joint), posterior.view(joint)), 3, precision)[3:, 3:]
     more = posterior.with_readings(points, precision)
-    np.testing.assert_allclose(more.covariance(at, at), expected, atol=1e-10)
+    np.testing.assert_allclose(more.covariance(more.view(at), more.view(at)), expected, atol=1e-10)
     np.testing.assert_allclose(more.marginals(at)[1], np.diag(expected), atol=1e-10)
     np.testing.assert_allclose(more.marginals(at)[0], posterior.marginals(at)[0], atol=1e-9)
 
@@ -294,7 +296,7 @@ def test_draws_have_the_posterior_mean_and_covariance() -> None:
     draws = posterior.draws(at, count, RNG(16))
     assert draws.shape == (count, 4)
     mean, variance = posterior.marginals(at)
-    covariance = posterior.covariance(at, at)
+    covariance = posterior.covariance(posterior.view(at), posterior.view(at))
     np.testing.assert_allclose(draws.mean(0), mean, atol=5.0 * math.sqrt(variance.max() / count))
     # The standard error of a sample covariance is at most sqrt(2 / n) of the larger variance.
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=5.0 * variance.max() * math.sqrt(2.0 / count))
@@ -404,7 +406,7 @@ def test_expected_drop_of_a_slope_is_that_of_one_more_reading() -> None:
     seen = Observations(points, points[:, 0] - points[:, 1], np.zeros(8, dtype=int))
     slope, safe = condition(prior, seen).posterior, nothing_seen(mean=-9.0)
     references, candidates = rng.random((60, 2)), rng.random((5, 2))
-    found = expected_drop(mapped(safe, slope), references, candidates, np.zeros((0, 2)))
+    found = Lookahead(mapped(safe, slope), references, np.zeros((0, 2))).drop(candidates)
     before = wrong(safe, slope, at=references)
     node, weight = np.polynomial.hermite_e.hermegauss(60)
     for c, candidate in enumerate(candidates):
@@ -425,7 +427,7 @@ def test_expected_drop_of_a_cliff_is_near_that_of_one_more_outcome() -> None:
     side = np.where(points.sum(1) > 1.0, 1, -1)
     cliff = condition(prior, Observations(points, np.zeros(12), side)).posterior
     references, candidates = rng.random((100, 2)), rng.random((25, 2))
-    found = expected_drop(mapped(cliff, None), references, candidates, np.zeros((0, 2)))
+    found = Lookahead(mapped(cliff, None), references, np.zeros((0, 2))).drop(candidates)
     before = wrong(cliff, at=references)
     expected = []
     for candidate in candidates:
@@ -447,8 +449,8 @@ def test_a_running_trial_takes_away_what_it_will_teach() -> None:
     cliff = condition(prior, Observations(np.array([[0.5, 0.0]]), np.zeros(1), np.array([1]))).posterior
     references = RNG(24).random((200, 2))
     candidates = np.array([[0.2, 0.2], [0.8, 0.9]])
-    alone = expected_drop(mapped(cliff, None), references, candidates, np.zeros((0, 2)))
-    beside = expected_drop(mapped(cliff, None), references, candidates, candidates[:1])
+    alone = Lookahead(mapped(cliff, None), references, np.zeros((0, 2))).drop(candidates)
+    beside = Lookahead(mapped(cliff, None), references, candidates[:1]).drop(candidates)
     assert beside[0] < 0.7 * alone[0]
     assert beside[1] == pytest.approx(alone[1], rel=0.1)
 
@@ -456,9 +458,9 @@ def test_a_running_trial_takes_away_what_it_will_teach() -> None:
 def test_nothing_is_to_gain_where_the_other_surface_has_decided() -> None:
     slope = condition(prior_2d(mean=0.0), mixed(6, seed=25)).posterior
     references, candidates = RNG(26).random((50, 2)), RNG(27).random((4, 2))
-    fallen = expected_drop(mapped(nothing_seen(mean=9.0), slope), references, candidates, np.zeros((0, 2)))
+    fallen = Lookahead(mapped(nothing_seen(mean=9.0), slope), references, np.zeros((0, 2))).drop(candidates)
     np.testing.assert_allclose(fallen, 0.0, atol=1e-6)
-    standing = expected_drop(mapped(nothing_seen(mean=-9.0), slope), references, candidates, np.zeros((0, 2)))
+    standing = Lookahead(mapped(nothing_seen(mean=-9.0), slope), references, np.zeros((0, 2))).drop(candidates)
     assert (standing > 1e-3).all()
 
 
@@ -466,10 +468,10 @@ def test_each_surface_counts_as_far_as_the_other_leaves_open() -> None:
     slope = condition(prior_2d(mean=0.0, noise=0.3), mixed(6, seed=28)).posterior
     cliff = nothing_seen(mean=0.0)  # every point falls with probability a half, and no trial tells of the slope then
     references, candidates = RNG(29).random((50, 2)), RNG(30).random((4, 2))
-    found = expected_drop(mapped(cliff, slope), references, candidates, np.zeros((0, 2)))
+    found = Lookahead(mapped(cliff, slope), references, np.zeros((0, 2))).drop(candidates)
     mean, variance = slope.marginals(references)
     _, at = slope.marginals(candidates)
-    linked = slope.covariance(references, candidates) ** 2 / (variance[:, None] * at)
+    linked = slope.covariance(slope.view(references), slope.view(candidates)) ** 2 / (variance[:, None] * at)
     height = (np.abs(mean) / np.sqrt(variance))[:, None]
     of_slope = 0.5 * error_drop(height, 0.5 * at / (at + 0.3**2) * linked).mean(0)
     linked = naive(cliff.prior.kernel, references, candidates) ** 2 / 0.1**4

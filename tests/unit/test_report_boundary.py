@@ -87,7 +87,7 @@ def test_every_trial_is_a_dot_and_the_even_start_is_told(drawn: Drawing) -> None
     figure = boundary_figure(drawn).to_plotly_json()
     markers = [t for t in figure["data"] if t.get("mode") == "markers" and "hovertext" in t]
     diamonds = [t for t in markers if t["marker"]["symbol"] == "diamond"]
-    assert sum(len(t["x"]) for t in diamonds) == 12  # 4 an axis, and 4
+    assert sum(len(t["x"]) for t in diamonds) == 8  # 2 an axis, and 4
     dots = [t for t in markers if t["xaxis"] == "x"]
     assert sum(len(t["x"]) for t in dots) == 64
     assert {t["marker"]["symbol"] for t in dots} == {"circle", "star", "square"}

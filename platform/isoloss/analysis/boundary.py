@@ -21,7 +21,7 @@ from isoloss.search import boundary_plan, parameters
 from isoloss.search.boundary import stopping
 from isoloss.search.boundary.band import End, bands
 from isoloss.search.boundary.map import BoundaryMap, Seen
-from isoloss.search.boundary.sampler import FIT_ERRORS
+from isoloss.search.boundary.sampler import FIT_ERRORS, starting_trials
 from isoloss.search.boundary.stopping import Check
 from isoloss.study import Study
 
@@ -89,7 +89,7 @@ def findings(study: Study, ledger: Ledger) -> Findings | None:
         table=boundary_table(study, known) if boundary_plan.along(study) else None,
         course=_course(study, study.search, claims, known),
         number={key: number for number, key in enumerate(keys)},
-        start=4 * (len(known.space) + 1) if study.search.start is None else study.search.start,
+        start=starting_trials(known.space) if study.search.start is None else study.search.start,
     )
 
 

@@ -43,7 +43,7 @@ class Boundary(Part):
     largest and smallest converging learning rates is at most ``width`` decades; or when noise keeps it from falling.
 
     A trial is one seed: a study's ``replicates`` are the seeds that take turns, and the most that one cell may be
-    given. The first ``start`` trials cover the space evenly (None: 4 an axis, and 4). With ``observation="outcome"``
+    given. The first ``start`` trials cover the space evenly (None: 2 an axis, and 4). With ``observation="outcome"``
     a trial says only whether it converged, whatever its loss.
     """
 

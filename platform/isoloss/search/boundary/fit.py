@@ -12,7 +12,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from isoloss.search.boundary.kernel import Array, Kernel
-from isoloss.search.boundary.process import Conditioned, Observations, Prior, Sites, condition
+from isoloss.search.boundary.process import Conditioned, Observations, Posterior, Prior, condition
 
 MOST_STEPS = 40
 """Evaluations of the evidence in one fit."""
@@ -80,14 +80,14 @@ def fit(belief: Belief, seen: Observations, start: Prior) -> Prior:
     free_H = spread_H > 0.0
     theta_H = np.where(free_H, packed(start), middle_H)
     apart_DNN = start.kernel.differences(seen.points_ND, seen.points_ND)
-    sites: Sites | None = None
+    last: Posterior | None = None
 
     def loss(free: Array) -> tuple[float, Array]:
-        nonlocal sites
+        nonlocal last
         theta_H[free_H] = free
         prior = unpacked(theta_H, unordered_D)
-        found = condition(prior, seen, sites, prior.kernel.of(apart_DNN))
-        sites = found.posterior.sites
+        found = condition(prior, seen, last, prior.kernel.of(apart_DNN))
+        last = found.posterior
         off_H = (theta_H - middle_H)[free_H] / spread_H[free_H]
         slope_H = off_H / spread_H[free_H] - evidence_slopes(found, apart_DNN)[free_H]
         return 0.5 * float(off_H @ off_H) - found.log_evidence, slope_H

@@ -9,37 +9,63 @@ from scipy.special import ndtr, owens_t
 
 from isoloss.search.boundary.kernel import Array
 from isoloss.search.boundary.map import BoundaryMap
-from isoloss.search.boundary.process import Posterior
+from isoloss.search.boundary.process import View
 
 TINY = 1e-9
 
+NEGLIGIBLE = 1e-4
+"""Probability of being on the wrong side at a reference below which nothing is to gain there."""
 
-def expected_drop(known: BoundaryMap, references_RD: Array, candidates_CD: Array, pending_PD: Array) -> Array:
-    """Return how much of the space each candidate is expected to move to the right side, (C,).
 
-    One-step stepwise uncertainty reduction (Bect et al. 2012) of each surface; where a reference is decided by the
-    other surface already, there is nothing to gain. ``pending_PD`` are trials that run: they are taken to come out
-    just as predicted (kriging believer; Ginsbourger et al. 2010), so that they lower variance and leave means.
+class Lookahead:
+    """What one more trial would teach a map, averaged over references, (R, D).
+
+    ``pending_PD`` are trials that run: they are taken to come out just as predicted (kriging believer; Ginsbourger et
+    al. 2010), so that they lower variance and leave means.
     """
-    surfaces = known.surfaces
-    if len(pending_PD):
-        surfaces = [
-            surface.with_readings(pending_PD, _precision(share_P, surface.marginals(pending_PD)[1]))
-            for surface, share_P in zip(surfaces, _shares(known, surfaces, pending_PD), strict=True)
-        ]
-    marginals = [surface.marginals(references_RD) for surface in surfaces]
-    safe = [ndtr(-mean_R / np.sqrt(variance_R)) for mean_R, variance_R in marginals]
-    drop_C = np.zeros(len(candidates_CD))
-    for i, share_C in enumerate(_shares(known, surfaces, candidates_CD)):
-        others_R = np.prod([one for j, one in enumerate(safe) if j != i], axis=0) * np.ones(len(references_RD))
-        open_R = np.flatnonzero(np.minimum(safe[i], 1.0 - safe[i]) * others_R > 1e-4)  # elsewhere nothing is to gain
-        mean_R, variance_R = (part[open_R] for part in marginals[i])
-        _, variance_C = surfaces[i].marginals(candidates_CD)
-        covariance_RC = surfaces[i].covariance(references_RD[open_R], candidates_CD)
-        explained_RC = share_C * covariance_RC**2 / (variance_R[:, None] * variance_C)
-        drop_RC = error_drop((np.abs(mean_R) / np.sqrt(variance_R))[:, None], explained_RC)
-        drop_C += others_R[open_R] @ drop_RC
-    return drop_C / len(references_RD)
+
+    def __init__(self, known: BoundaryMap, references_RD: Array, pending_PD: Array) -> None:
+        self.surfaces = known.surfaces
+        if len(pending_PD):
+            views = [surface.view(pending_PD) for surface in self.surfaces]
+            self.surfaces = [
+                surface.with_readings(pending_PD, _precision(share_P, view.variance_P))
+                for surface, view, share_P in zip(self.surfaces, views, self._shares(views), strict=True)
+            ]
+        self.references = len(references_RD)
+        self.sights = []
+        views = [surface.view(references_RD) for surface in self.surfaces]
+        safe = [ndtr(-view.mean_P / np.sqrt(view.variance_P)) for view in views]
+        for i, view in enumerate(views):
+            others_R = safe[1 - i] if len(safe) > 1 else np.ones(self.references)
+            open_R = np.minimum(safe[i], 1.0 - safe[i]) * others_R > NEGLIGIBLE
+            at = View(view.points_PD[open_R], view.mean_P[open_R], view.variance_P[open_R], view.whitened_NP[:, open_R])
+            self.sights.append((at, others_R[open_R]))
+
+    def drop(self, candidates_CD: Array) -> Array:
+        """Return how much of the space each candidate is expected to move to the right side, (C,).
+
+        One-step stepwise uncertainty reduction (Bect et al. 2012) of each surface; where a reference is decided by
+        the other surface already, there is nothing to gain.
+        """
+        drop_C = np.zeros(len(candidates_CD))
+        views = [surface.view(candidates_CD) for surface in self.surfaces]
+        for surface, view, share_C, (at, others_R) in zip(
+            self.surfaces, views, self._shares(views), self.sights, strict=True
+        ):
+            covariance_RC = surface.covariance(at, view)
+            explained_RC = share_C * covariance_RC**2 / (at.variance_P[:, None] * view.variance_P)
+            drop_C += others_R @ error_drop((np.abs(at.mean_P) / np.sqrt(at.variance_P))[:, None], explained_RC)
+        return drop_C / self.references
+
+    def _shares(self, views: list[View]) -> list[Array]:
+        """Return the share of each surface's own variance that one trial at the points is expected to explain."""
+        cliff, noise = views[0], self.surfaces[0].prior.noise
+        shares = [sign_share(cliff.mean_P, cliff.variance_P, noise)]
+        for surface, view in zip(self.surfaces[1:], views[1:], strict=True):
+            read_P = ndtr(-cliff.mean_P / np.sqrt(cliff.variance_P + noise**2))  # a trial off the cliff reads none
+            shares.append(read_P * view.variance_P / (view.variance_P + surface.prior.noise**2))
+        return shares
 
 
 def error_drop(height: Array, explained: Array) -> Array:
@@ -50,18 +76,6 @@ def error_drop(height: Array, explained: Array) -> Array:
     """
     explained = np.clip(explained, TINY, 1.0 - TINY)
     return np.asarray(ndtr(-height) - 2.0 * owens_t(height, np.sqrt(1.0 / explained - 1.0)))
-
-
-def _shares(known: BoundaryMap, surfaces: list[Posterior], points_PD: Array) -> list[Array]:
-    """Return the share of each surface's own variance at the points that one trial there is expected to explain."""
-    mean_P, variance_P = surfaces[0].marginals(points_PD)
-    shares = [sign_share(mean_P, variance_P, surfaces[0].prior.noise)]
-    if known.slope is not None:
-        slope = surfaces[1]
-        read_P = ndtr(-mean_P / np.sqrt(variance_P + surfaces[0].prior.noise ** 2))  # a trial off the cliff reads none
-        _, variance_P = slope.marginals(points_PD)
-        shares.append(read_P * variance_P / (variance_P + slope.prior.noise**2))
-    return shares
 
 
 def sign_share(mean: Array, variance: Array, noise: float) -> Array:

@@ -23,11 +23,14 @@ from isoloss.search.boundary.kernel import Array
 from isoloss.search.boundary.process import Observations, Posterior, Prior, condition
 from isoloss.search.boundary.space import Space
 
-CLIFF = Belief(mean=(0.0, 1.0), amplitude=(4.0, 0.6), length=(0.4, 0.6), noise=(1.0, 0.0))
+CLIFF = Belief(mean=(0.0, 1.0), amplitude=(7.0, 0.6), length=(0.7, 0.6), noise=(1.0, 0.0))
 """The cliff's scale is fixed by its noise: 1 is the spread of seeds."""
 
-SLOPE = Belief(mean=(0.0, 1.0), amplitude=(1.0, 0.5), length=(0.4, 0.6), noise=(0.15, 1.0))
+SLOPE = Belief(mean=(0.0, 1.0), amplitude=(1.0, 0.5), length=(0.7, 0.6), noise=(0.15, 1.0))
 """The slope is measured in units of the cap."""
+
+CAP_FROM = 32
+"""Readings whose distances from the threshold decide the cap."""
 
 FEWEST_READINGS = 3
 """Readings from which a slope is inferred; with fewer, the cliff alone tells."""
@@ -59,10 +62,13 @@ class Seen:
         return Seen(np.concatenate([self.points_ND, more.points_ND]), np.concatenate([self.excess_N, more.excess_N]))
 
     def cap(self) -> float:
-        """Return how far from the threshold a reading still counts by its size: the median distance."""
-        finite_N = np.abs(self.excess_N[np.isfinite(self.excess_N)])
-        middle = float(np.median(finite_N)) if len(finite_N) else 0.0
-        return middle or 1.0
+        """Return how far from the threshold a reading still counts by its size: an upper quartile of distances.
+
+        Of the first 32 only, since a search crowds around the threshold: a cap that followed it would come to lie
+        within the noise, and take noise for failures.
+        """
+        finite_N = np.abs(self.excess_N[np.isfinite(self.excess_N)])[:CAP_FROM]
+        return (float(np.quantile(finite_N, 0.75)) if len(finite_N) else 0.0) or 1.0
 
     def of_cliff(self, cap: float) -> Observations:
         """Return which trials ended far above the threshold, or with no loss at all."""
@@ -123,15 +129,13 @@ class BoundaryMap:
         return seen[np.sort(np.concatenate([nearest, others]))]
 
     def _condition(self, seen: Seen, base: BoundaryMap | None = None) -> None:
-        start_cliff = None if base is None else base.cliff.sites
-        start_slope = None if base is None or base.slope is None else base.slope.sites
         self.standing: Seen = seen
-        found = condition(self.priors.cliff, seen.of_cliff(self.cap), start_cliff)
+        found = condition(self.priors.cliff, seen.of_cliff(self.cap), None if base is None else base.cliff)
         self.cliff: Posterior = found.posterior
         self.slope: Posterior | None = None
         self.settled: bool = found.settled
         if self.priors.slope is not None:
-            found = condition(self.priors.slope, seen.of_slope(self.cap), start_slope)
+            found = condition(self.priors.slope, seen.of_slope(self.cap), None if base is None else base.slope)
             self.slope = found.posterior
             self.settled &= found.settled
 

@@ -65,6 +65,16 @@ class Sites:
         return len(self.precision_N)
 
 
+@dataclass(frozen=True)
+class View:
+    """A posterior at some points: mean, variance, and the whitened covariance with its observations, (N, P)."""
+
+    points_PD: Array
+    mean_P: Array
+    variance_P: Array
+    whitened_NP: Array
+
+
 class Posterior:
     """The process given its sites. Means and shifts are relative to the prior's mean inside, absolute in results."""
 
@@ -85,23 +95,29 @@ class Posterior:
 
     def marginals(self, points_PD: Array, cross_NP: Array | None = None) -> tuple[Array, Array]:
         """Return mean and variance of the latent surface at each point."""
-        cross_NP = self.prior.kernel(self.points_ND, points_PD) if cross_NP is None else cross_NP
-        variance_P = self.prior.kernel.amplitude**2 - (self._whitened(cross_NP) ** 2).sum(0)
-        floor = 1e-10 * self.prior.kernel.amplitude**2
-        return self.prior.mean + cross_NP.T @ self.weight_N, np.maximum(variance_P, floor)
+        seen = self.view(points_PD, cross_NP)
+        return seen.mean_P, seen.variance_P
 
-    def covariance(self, a_PD: Array, b_PD: Array) -> Array:
-        """Return the covariance of the latent surface between two sets of points."""
-        left, right = (self._whitened(self.prior.kernel(self.points_ND, x)) for x in (a_PD, b_PD))
-        return self.prior.kernel(a_PD, b_PD) - left.T @ right
+    def view(self, points_PD: Array, cross_NP: Array | None = None) -> View:
+        """Return the surface at the points, for further questions about them."""
+        cross_NP = self.prior.kernel(self.points_ND, points_PD) if cross_NP is None else cross_NP
+        whitened_NP = self._whitened(cross_NP)
+        variance_P = self.prior.kernel.amplitude**2 - (whitened_NP**2).sum(0)
+        floor = 1e-10 * self.prior.kernel.amplitude**2
+        mean_P = self.prior.mean + cross_NP.T @ self.weight_N
+        return View(points_PD, mean_P, np.maximum(variance_P, floor), whitened_NP)
+
+    def covariance(self, left: View, right: View) -> Array:
+        """Return the covariance of the latent surface between two views."""
+        return self.prior.kernel(left.points_PD, right.points_PD) - left.whitened_NP.T @ right.whitened_NP
 
     def draws(self, points_PD: Array, count: int, rng: np.random.Generator) -> Array:
         """Return ``count`` joint draws of the latent surface at the points, (S, P)."""
-        mean_P, _ = self.marginals(points_PD)
-        covariance_PP = self.covariance(points_PD, points_PD)
+        seen = self.view(points_PD)
+        covariance_PP = self.covariance(seen, seen)
         covariance_PP[np.diag_indices_from(covariance_PP)] += JITTER * self.prior.kernel.amplitude**2
         root_PP = scipy.linalg.cholesky(covariance_PP, lower=True, check_finite=False)
-        return mean_P + rng.standard_normal((count, len(points_PD))) @ root_PP.T
+        return seen.mean_P + rng.standard_normal((count, len(points_PD))) @ root_PP.T
 
     def with_readings(self, points_PD: Array, precision_P: Array) -> Posterior:
         """Return the process after further readings that come out just as predicted: same mean, less variance."""
@@ -128,21 +144,27 @@ class Conditioned:
 def condition(
     prior: Prior,
     seen: Observations,
-    start: Sites | None = None,
+    start: Posterior | None = None,
     covariance_NN: Array | None = None,
     tolerance: float = TOLERANCE,
 ) -> Conditioned:
     """Condition a process on observations by parallel expectation propagation (Minka 2001; R&W 2006, §3.6).
 
-    ``start`` are sites of the first of the observations from an earlier, similar fit. Readings are exact; one-sided
-    observations are probit sites, which are log-concave, so that every site's precision stays positive.
+    ``start`` is the posterior of the first of the observations under the same or a similar prior. Readings are exact;
+    one-sided observations are probit sites, which are log-concave, so that every site's precision stays positive.
     """
     covariance_NN = prior.kernel(seen.points_ND, seen.points_ND) if covariance_NN is None else covariance_NN
     value_N = seen.value_N - prior.mean
     exact_N = seen.side_N == 0
     precision_N, shift_N = np.zeros((2, len(seen)))
     if start is not None:
-        precision_N[: len(start)], shift_N[: len(start)] = start.precision_N, start.shift_N
+        count = len(start.sites)
+        precision_N[:count], shift_N[:count] = start.sites.precision_N, start.sites.shift_N
+        if count < len(seen):
+            mean, variance = start.marginals(seen.points_ND[count:])
+            precision_N[count:], shift_N[count:] = _matched(
+                mean - prior.mean, variance, value_N[count:], seen.side_N[count:], prior.noise
+            )
     precision_N[exact_N] = prior.noise**-2
     shift_N[exact_N] = precision_N[exact_N] * value_N[exact_N]
     sides = np.flatnonzero(~exact_N)

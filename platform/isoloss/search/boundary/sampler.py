@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
-from isoloss.search.boundary.cost import predicted_cost
+from isoloss.search.boundary.cost import CostModel
 from isoloss.search.boundary.kernel import Array
-from isoloss.search.boundary.lookahead import expected_drop
+from isoloss.search.boundary.lookahead import Lookahead
 from isoloss.search.boundary.map import BoundaryMap, Seen, references
 from isoloss.search.boundary.space import Space
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 OUTCOME = "boundary:outcome"
 """A trial's user attribute: ``above`` or ``below`` says on which side it ended, whatever its value or state."""
 
-CANDIDATES = 1024
+CANDIDATES = 512
 SCREENED = 96
 REFERENCES = 512
 REFINED = 32
@@ -50,6 +51,11 @@ FALLBACK = "boundary:fallback"
 """The study's user attribute that counts the trials for which the fit failed and a Sobol point was taken."""
 
 
+def starting_trials(space: Space) -> int:
+    """Return how many trials cover the space evenly before any is placed."""
+    return 2 * len(space) + 4
+
+
 class BoundarySampler(BaseSampler):
     """Finds where an objective crosses ``threshold``: a trial converges when its value is at most that.
 
@@ -57,7 +63,7 @@ class BoundarySampler(BaseSampler):
     their logarithm. An infinite value, a pruned trial, and any trial whose user attribute ``boundary:outcome`` is
     ``above`` say no more than that the trial ended far above; ``below`` says the reverse. Failed trials say nothing.
 
-    The first ``start`` trials (by default 4 a dimension and 4) and every ``explore_every``-th are points of a
+    The first ``start`` trials (by default 2 a dimension and 4) and every ``explore_every``-th are points of a
     scrambled Sobol sequence; every other one is where a trial is expected to move most of the space to the right side
     of the boundary, divided by its predicted cost. A suggestion depends on the seed, the trial's number and the
     trials that have finished or run, and on nothing else.
@@ -123,10 +129,14 @@ class BoundarySampler(BaseSampler):
             return {}
         space = Space(search_space)
         others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
-        start = 4 * len(space) + 4 if self.start is None else self.start
+        start = starting_trials(space) if self.start is None else self.start
         seen, cost_N = self._seen(space, others, study.direction)
-        if len(seen) < 2 or trial.number < start or trial.number % self.explore_every == 0:
+        if len(seen) < 2 or trial.number < start:
             return self._unexplored(space, others, trial.number)
+        explored, turn = divmod(trial.number - start, self.explore_every)
+        if turn == self.explore_every - 1:
+            # The sequence goes on point by point: its every tenth point would lie in one half of some dimension.
+            return self._unexplored(space, others, start + explored)
         try:
             return self._most_informative(space, others, seen, cost_N, trial.number)
         except FIT_ERRORS as error:
@@ -162,20 +172,17 @@ class BoundarySampler(BaseSampler):
         return excess
 
     def _seen(self, space: Space, trials: Sequence[FrozenTrial], direction: StudyDirection) -> tuple[Seen, Array]:
-        rows = []
-        for one in trials:
-            excess = self.excess(one, direction)
-            coordinates = _coordinates(space, one)
-            if excess is not None and coordinates is not None:
-                cost = None if self.cost is None else self.cost(one)
-                rows.append((coordinates, excess, np.nan if cost is None else cost))
-        points_ND = np.array([row[0] for row in rows], dtype=float).reshape(len(rows), len(space))
-        return Seen(points_ND, np.array([row[1] for row in rows])), np.array([row[2] for row in rows])
+        told = [(one, excess) for one in trials if (excess := self.excess(one, direction)) is not None]
+        points_ND, placed_N = _coordinates(space, [one for one, _ in told])
+        placed = [row for row, yes in zip(told, placed_N, strict=True) if yes]
+        costs = [None if self.cost is None else self.cost(one) for one, _ in placed]
+        cost_N = np.array([np.nan if cost is None else cost for cost in costs])
+        return Seen(points_ND[placed_N], np.array([excess for _, excess in placed])), cost_N
 
     # --- what is next
 
     def _unexplored(self, space: Space, others: Sequence[FrozenTrial], number: int) -> Point:
-        """Return the Sobol sequence's point for a trial's number, or the first after it that may be tried."""
+        """Return the Sobol sequence's point of this number, or the first after it that may be tried."""
         sobol = qmc.Sobol(len(space), scramble=True, rng=self.seed)
         if number:
             sobol.fast_forward(number)
@@ -192,26 +199,24 @@ class BoundarySampler(BaseSampler):
         if not known.settled:
             raise FloatingPointError("expectation propagation did not settle")
         pending_PD = _tried(space, [one for one in others if one.state == TrialState.RUNNING])
-        references_RD = references(space, REFERENCES)
+        ahead = Lookahead(known, references(space, REFERENCES), pending_PD)
+        cost = CostModel(known, seen.points_ND, cost_N)
         rng = np.random.default_rng([self.seed, number])
+        tried_ND = _tried(space, others) if self.most_repeats is not None else pending_PD
 
-        tried_ND = _tried(space, others)
-
-        def best(points_CD: Array, worth: Callable[[Array], Array], count: int) -> Array:
+        def best(points_CD: Array, worth: Callable[[Array], Array], count: int) -> tuple[Array, Array]:
             points_CD = self._allowed(tried_ND, points_CD)
-            worth_C = worth(points_CD) / predicted_cost(known, seen.points_ND, cost_N, points_CD)
-            return points_CD[np.argsort(-worth_C, kind="stable")[:count]]
+            worth_C = worth(points_CD)
+            order = np.argsort(-worth_C / cost.of(points_CD), kind="stable")[:count]
+            return points_CD[order], worth_C[order]
 
-        def drop(points_CD: Array) -> Array:
-            return expected_drop(known, references_RD, points_CD, pending_PD)
-
-        screened_CD = best(_candidates(space, seen.points_ND, rng), known.error, SCREENED)
-        found_CD = best(screened_CD, drop, 1)
-        if drop(found_CD)[0] < LEAST_DROP:
+        screened_CD, _ = best(_candidates(space, seen.points_ND, rng), known.error, SCREENED)
+        found_CD, drop = best(screened_CD, ahead.drop, 1)
+        if drop[0] < LEAST_DROP:
             return self._unexplored(space, others, number)
         around_CD = _neighbours(space, found_CD, rng)
         if len(around_CD):
-            found_CD = best(np.concatenate([found_CD, around_CD]), drop, 1)
+            found_CD, _ = best(np.concatenate([found_CD, around_CD]), ahead.drop, 1)
         return space.point(found_CD[0])
 
     def _allowed(self, tried_ND: Array, points_CD: Array) -> Array:
@@ -235,18 +240,24 @@ class BoundarySampler(BaseSampler):
         return fitted[1]
 
 
-def _coordinates(space: Space, trial: FrozenTrial) -> Array | None:
-    """Return the coordinates of a trial; None when it lacks a parameter or has a value that the space cannot place."""
+def _coordinates(space: Space, trials: Sequence[FrozenTrial]) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the coordinates of trials, (N, D), and which of them have any.
+
+    One that lacks a parameter, or has a value that the space cannot place, has none.
+    """
     try:
-        return space.encode([trial.params])[0]
+        return space.encode([one.params for one in trials]), np.ones(len(trials), dtype=bool)
     except (KeyError, ValueError):
-        return None
+        if len(trials) == 1:
+            return np.zeros((1, len(space))), np.zeros(1, dtype=bool)
+    each = [_coordinates(space, [one]) for one in trials]
+    return np.concatenate([row for row, _ in each]), np.concatenate([placed for _, placed in each])
 
 
 def _tried(space: Space, trials: Sequence[FrozenTrial]) -> Array:
     """Return the coordinates of the trials that have them, (N, D)."""
-    rows = [row for row in (_coordinates(space, one) for one in trials) if row is not None]
-    return np.array(rows, dtype=float).reshape(len(rows), len(space))
+    points_ND, placed_N = _coordinates(space, trials)
+    return points_ND[placed_N]
 
 
 def _candidates(space: Space, seen_ND: Array, rng: np.random.Generator) -> Array:

@@ -129,10 +129,10 @@ class Space:
         return math.prod(one.size for one in self.dimensions)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the coordinates of points given by name, (N, D)."""
-        rows = [[one.encode(point[name]) for name, one in zip(self.names, self.dimensions, strict=True)]
-                for point in points]  # fmt: skip
-        return np.array(rows, dtype=float).reshape(len(rows), len(self))
+        """Return the coordinates of points given by name, (N, D); raises KeyError or ValueError for what has none."""
+        columns = [[one.encode(point[name]) for point in points]
+                   for name, one in zip(self.names, self.dimensions, strict=True)]  # fmt: skip
+        return np.array(columns, dtype=float).reshape(len(self), len(points)).T
 
     def cover(self, fractions_ND: Array) -> Array:
         """Return coordinates at fractions of each dimension, (N, D): even fractions cover the space evenly."""
