@@ -553,3 +553,17 @@ def test_twenty_trials_find_an_edge_to_a_hundredth() -> None:
 def test_wrong_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BoundarySampler(**wrong)
+
+
+def test_now_and_then_a_point_near_the_edge_is_tried_again() -> None:
+    study = study_of(BoundarySampler(space=SQUARE, most_repeats=2))
+    run(study, SQUARE, curved, 48)
+    points = [(one["x"], one["y"]) for one in values_of(study)]
+    again = [number for number, point in enumerate(points) if point in points[:number]]
+    assert {12, 22, 32, 42} <= set(again)  # after the start of 8: half way between the points of the sequence
+    known = study.sampler.map(study)  # type: ignore[attr-defined]
+    at = known.space.encode([{"x": x, "y": y} for x, y in (points[number] for number in (22, 32, 42))])
+    assert known.error(at).min() > np.median(known.error(known.references_PD))
+    once = study_of(BoundarySampler(space=SQUARE, most_repeats=1))
+    run(once, SQUARE, curved, 32)
+    assert len({(one["x"], one["y"]) for one in values_of(once)}) == 32

@@ -64,8 +64,9 @@ class BoundarySampler(BaseSampler):
     ``above`` say no more than that the trial ended far above; ``below`` says the reverse. Failed trials say nothing.
 
     The first ``start`` trials (by default 2 a dimension and 4) and every ``explore_every``-th are points of a
-    scrambled Sobol sequence; every other one is where a trial is expected to move most of the space to the right side
-    of the boundary, divided by its predicted cost. A suggestion depends on the seed, the trial's number and the
+    scrambled Sobol sequence; half way between those, a point near the boundary is tried again, which tells how far
+    seeds scatter. Every other trial lies where it is expected to move most of the space to the right side of the
+    boundary, divided by its predicted cost. A suggestion depends on the seed, the trial's number and the
     trials that have finished or run, and on nothing else.
 
     - ``space``: Optuna distributions by parameter. Without it, the parameters that all finished trials share, each as
@@ -138,6 +139,8 @@ class BoundarySampler(BaseSampler):
             # The sequence goes on point by point: its every tenth point would lie in one half of some dimension.
             return self._unexplored(space, others, start + explored)
         try:
+            if turn == self.explore_every // 2 - 1 and (again := self._again(space, others, seen)) is not None:
+                return again
             return self._most_informative(space, others, seen, cost_N, trial.number)
         except FIT_ERRORS as error:
             log.warning("trial %d: the fit did not succeed (%s); it takes a Sobol point", trial.number, error)
@@ -191,6 +194,21 @@ class BoundarySampler(BaseSampler):
             rest_CD = np.random.default_rng([self.seed, number]).permutation(space.every())
             points_CD = np.concatenate([points_CD, rest_CD])
         return space.point(self._allowed(_tried(space, others), points_CD)[0])
+
+    def _again(self, space: Space, others: Sequence[FrozenTrial], seen: Seen) -> Point | None:
+        """Return a point that was tried, uncertain and looked at seldom; None where none may be tried again.
+
+        How far seeds scatter near the edge is seen in repeats alone. A map that has none may take one seed's outcomes
+        for a smooth edge, and be sure of it.
+        """
+        known = BoundaryMap(space, seen, self._base(space, seen))
+        inside_N = ((seen.points_ND >= 0.0) & (seen.points_ND <= 1.0) | space.unordered_D).all(axis=1)
+        points_CD = np.unique(seen.points_ND[inside_N], axis=0)
+        looks = Counter(map(tuple, _tried(space, others).round(9)))
+        looks_C = np.array([looks[tuple(point_D)] for point_D in points_CD.round(9)])
+        worth_C = np.where(looks_C < (self.most_repeats or np.inf), known.error(points_CD) / looks_C**2, -1.0)
+        best = int(np.argmax(worth_C)) if len(points_CD) else -1
+        return None if best < 0 or worth_C[best] < 0.0 else space.point(points_CD[best])
 
     def _most_informative(
         self, space: Space, others: Sequence[FrozenTrial], seen: Seen, cost_N: Array, number: int
