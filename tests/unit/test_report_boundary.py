@@ -260,7 +260,7 @@ def test_status_tells_the_falling_volume_and_the_real_total(made: Ledger, tmp_pa
     sink = io.StringIO()
     Console(file=sink, width=200).print(status_text(facts))
     assert "edges: 10/64 trials, idle" in sink.getvalue()
-    assert "still running: 10 of at most 64 trials are finished" in sink.getvalue()
+    assert "not decided yet: 10 of at most 64 trials are finished" in sink.getvalue()
 
 
 def test_a_plan_counts_at_most_so_many_trials(made: Ledger, tmp_path: Path) -> None:

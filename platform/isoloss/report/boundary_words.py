@@ -128,18 +128,18 @@ def why_stopped(course: Course, search: Boundary) -> str:
         )
     if course.reason == "limited by noise":
         return (
-            "limited by noise: at three checks in a row, a quarter more trials did not lower the share expected to be "
-            "wrong by a tenth"
+            "limited by noise: at three checks in a row, twice as many trials as before had not lowered what is still "
+            "too high (the share expected to be wrong, else the width of the ends' intervals) by a fifth"
         )
     if course.reason == "spent":
         return f"the budget of {course.most} trials is spent"
-    return f"still running: {course.finished} of at most {course.most} trials are finished"
+    return f"not decided yet: {course.finished} of at most {course.most} trials are finished"
 
 
 def summary(found: Findings, search: Boundary) -> str:
     """Return the share of the space expected to be wrong, and why the search stopped."""
     course = found.course
-    stopped = "The search stopped: " if course.reason is not None else "The search is "
+    stopped = "The search stopped: " if course.reason is not None else "When to stop is "
     return (
         f"{share(100 * found.known.error_volume)}% of the space is expected to be on the wrong side of the boundary. "
         f"{stopped}{why_stopped(course, search)}."
