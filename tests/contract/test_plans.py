@@ -34,7 +34,7 @@ class TestOptuna(PlanContract):
 class TestBoundary(PlanContract):
     @pytest.fixture
     def study(self) -> Study:
-        return searching(Boundary(trials=30), {**RATE, **SIZES})
+        return searching(Boundary(trials=18), {**RATE, **SIZES})
 
 
 class TestBoundaryOfOutcomesOverManyKindsOfAxes(PlanContract):
@@ -46,7 +46,7 @@ class TestBoundaryOfOutcomesOverManyKindsOfAxes(PlanContract):
             "model.width": Choice(8, 12),
             "head.tied": Choice(False, True),
         }
-        return searching(Boundary(trials=24, observation="outcome"), axes, replicates=3)
+        return searching(Boundary(trials=16, observation="outcome"), axes, replicates=3)
 
 
 class TestBoundaryOfASmallSpace(PlanContract):

@@ -98,7 +98,7 @@ def test_a_trial_that_is_awaited_hides_what_came_after_it() -> None:
     assert settled(claims) == [(cell, curve)] * 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_search_on_many_slots_stays_stopped_whoever_finishes_first(seed: int, tmp_path: Path) -> None:
     study = searching(Boundary(trials=200, tolerance=0.12, width=5.0), AXES)
     ledger = Ledger(tmp_path)

@@ -294,6 +294,7 @@ def test_mlflow_is_told_few_and_finite_numbers(made: Ledger, found: Findings, tm
     assert boundary_fields(grid, empty) == ({}, {})
 
 
+@pytest.mark.slow
 def test_mlflow_holds_the_boundary_on_the_studys_run(made: Ledger, written: Written, tmp_path: Path) -> None:
     from test_track_example import database, history
 
