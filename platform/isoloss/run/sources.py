@@ -7,7 +7,6 @@ import io
 import math
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from numbers import Real
 from pathlib import Path
@@ -16,17 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from isoloss.config.axes import Axis, Choice, Log
 from isoloss.config.base import value_label
 from isoloss.errors import UsageError
 from isoloss.outcome import Curve, Outcome
+from isoloss.search import parameters
+from isoloss.search.boundary.space import Dimension
 from isoloss.study import Cell, Study, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LOG_SPAN = 8
-"""Numbers of a Choice that span this factor or more lie evenly in the logarithm."""
 
 
 class Replay(NamedTuple):
@@ -117,8 +114,8 @@ class _Table:
             if column not in rows:
                 what = "an axis of the study" if column in self.axes else "nor 'final_excess'"
                 raise UsageError(f"{name} has no column {column!r}, {what}; it has {', '.join(map(str, rows))}")
-        scales = {path: _Scale.of(axis) for path, axis in study.axes.items()}
-        self.scales = {path: scale for path, scale in scales.items() if scale is not None}
+        dimensions = {path: Dimension.of(one) for path, one in parameters.distributions(study).items()}
+        self.scales = {path: one for path, one in dimensions.items() if not one.unordered}
         self.labels = [path for path in self.axes if path not in self.scales]
         # By the values that must match, then by the place on the other axes, then by replicate.
         self.rows: dict[tuple[str, ...], dict[tuple[float, ...], dict[float, dict[str, Any]]]] = {}
@@ -156,7 +153,7 @@ class _Table:
             if value is None or math.isinf(value) or (scale.log and value <= 0):
                 accepted = "a finite number above 0" if scale.log else "a finite number"
                 raise UsageError(f"{self.name}: {path} must be {accepted}, not {row[path]!r}")
-            place.append(scale.at(value))
+            place.append(scale.encode(value))
         return tuple(place)
 
     def _number(self, row: Cell, column: str) -> float | None:
@@ -175,31 +172,6 @@ class _Table:
         row = replicates[trial.replicate if trial.replicate in replicates else numbers[trial.replicate % len(numbers)]]
         excess = math.nan if row[self.excess] is None else row[self.excess]
         return Replay(_curve(trial, excess, row), row["seconds"], float(distances[nearest]))
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """How the numbers of an axis lie: from ``low`` to ``high``, evenly or evenly in the logarithm."""
-
-    log: bool
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, axis: Axis) -> _Scale | None:
-        """Return an axis's scale; None when its values have no order and so no distance."""
-        if not isinstance(axis, Choice):
-            return cls(isinstance(axis, Log), axis.low, axis.high)
-        if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values):
-            return None
-        low, high = min(axis.values), max(axis.values)
-        return cls(low > 0 and LOG_SPAN * low <= high, low, high)
-
-    def at(self, value: float) -> float:
-        """Return how far from low to high a value lies."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
 
 
 def _curve(trial: Trial, excess: float, about: Mapping[str, Any] = MappingProxyType({})) -> Curve:

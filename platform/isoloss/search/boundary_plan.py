@@ -117,12 +117,7 @@ class BoundaryPlan:
 
     def claimed(self, cell: dict[str, Any], trial: Trial) -> None:
         if trial.key not in self._numbers:
-            frozen = optuna.trial.create_trial(
-                state=TrialState.RUNNING,
-                params=parameters.params(self.study, cell),
-                distributions=self._distributions,
-            )
-            self._optuna.add_trial(frozen)
+            self._optuna.add_trial(parameters.running(self.study, cell, self._distributions))
             self._numbers[trial.key] = len(self._optuna.get_trials(deepcopy=False)) - 1
         self._cells[trial.key] = cell
         self._replicates.setdefault(canonical_json(cell), set()).add(trial.replicate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from isoloss.config.axes import Choice, Log
 from isoloss.config.base import canonical_json, plain
@@ -31,6 +32,11 @@ def _distribution(study: Study, path: str) -> BaseDistribution:
 def params(study: Study, cell: Cell) -> dict[str, Any]:
     """Return the parameters of a cell."""
     return {path: _label(value) if study.listed(path) is not None else value for path, value in cell.items()}
+
+
+def running(study: Study, cell: Cell, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
+    """Return a running trial of a cell, for an Optuna study that is told of what was claimed before."""
+    return create_trial(state=TrialState.RUNNING, params=params(study, cell), distributions=distributions)
 
 
 def cell(study: Study, params: dict[str, Any]) -> dict[str, Any]:

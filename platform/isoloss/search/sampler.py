@@ -45,12 +45,7 @@ class SamplerPlan:
     def claimed(self, cell: dict[str, Any], trial: Trial) -> None:
         self._cells.add(canonical_json(cell))
         if trial.key not in self._numbers:
-            frozen = optuna.trial.create_trial(
-                state=TrialState.RUNNING,
-                params=parameters.params(self.study, cell),
-                distributions=self._distributions,
-            )
-            self._optuna.add_trial(frozen)
+            self._optuna.add_trial(parameters.running(self.study, cell, self._distributions))
             self._numbers[trial.key] = len(self._optuna.get_trials(deepcopy=False)) - 1
         # A new cell brings its other replicates, also those that an interrupted session did not get to.
         self._queue = [one for one in self._queue if one[1].key != trial.key]
