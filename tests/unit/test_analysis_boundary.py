@@ -13,10 +13,8 @@ import pytest
 from isoloss import AdamW, Boundary, Choice, Curve, Decoder, Grid, Linear, Log, LowRank, SpamLang, Span, Steps, Study
 from isoloss.analysis.boundary import (
     LEVELS,
-    boundary_map,
     boundary_table,
     check_counts,
-    checks,
     course,
     findings,
     places,
@@ -92,6 +90,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     return ledger(tmp_path_factory.mktemp("ledger"), study())
 
 
+def boundary_map(of: Study, made: Ledger) -> BoundaryMap | None:
+    found = findings(of, made)
+    return found and found.known
+
+
 def test_the_intervals_hold_the_true_edges(made: Ledger) -> None:
     known = boundary_map(study(), made)
     assert known is not None
@@ -144,7 +147,7 @@ def test_two_stretches_are_probable_islands(tmp_path: Path) -> None:
 
 def test_checks_are_those_of_the_first_claims(made: Ledger) -> None:
     of = study()
-    found = checks(of, made)
+    found = course(of, made).checks
     assert [check.trials for check in found] == [8, 16, 24, 32, 40, 48, 56, 64]
     space = boundary_plan.space_of(of)
     claims = made.claims()
@@ -177,9 +180,8 @@ def test_the_course_says_why_the_search_stopped(made: Ledger, tmp_path: Path) ->
 def test_nothing_is_found_without_trials_or_without_a_boundary_search(tmp_path: Path) -> None:
     of = study()
     empty = ledger(tmp_path / "empty", of, count=0)
-    assert boundary_map(of, empty) is None
     assert findings(of, empty) is None
-    assert checks(of, empty) == []
+    assert course(of, empty).checks == ()
     grid = study(axes={RATE: Log(1e-4, 1.0, points=4), VOCABULARY: Choice(16, 64)}, search=Grid())
     assert findings(grid, ledger(tmp_path / "grid", of, count=4)) is None
     with pytest.raises(TypeError, match="no boundary search"):

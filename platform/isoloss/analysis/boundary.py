@@ -98,16 +98,6 @@ def finished_of(claims: Sequence[tuple[dict[str, Any], Curve | None, bool]]) -> 
     return [(cell, curve) for cell, curve, _ in claims if curve is not None]
 
 
-def boundary_map(study: Study, ledger: Ledger) -> BoundaryMap | None:
-    """Return the map that the finished trials imply.
-
-    None for searches other than ``Boundary``, before there are trials, and where no map can be fitted to them.
-    """
-    if not isinstance(study.search, Boundary) or not study.axes:
-        return None
-    return _fitted(study, _seen(study, finished_of(history(study, ledger))))
-
-
 def _seen(study: Study, finished: Sequence[tuple[dict[str, Any], Curve]]) -> Seen:
     return boundary_plan.seen(study, boundary_plan.space_of(study), finished)
 
@@ -127,18 +117,12 @@ def check_counts(finished: int) -> list[int]:
     return [*range(step, finished, step), finished] if finished else []
 
 
-def checks(study: Study, ledger: Ledger) -> list[Check]:
+def _checks(study: Study, seen: Seen, last: BoundaryMap | None = None) -> list[Check]:
     """Return what the first trials said of the share of the space on the wrong side, at several numbers of them.
 
-    The widths of the checks are left out. Where no map can be fitted there is no check.
+    The widths of the checks are left out. Where no map can be fitted there is no check. ``last`` is the map of all
+    trials, where it is there already.
     """
-    if not isinstance(study.search, Boundary) or not study.axes:
-        return []
-    return _checks(study, _seen(study, finished_of(history(study, ledger))))
-
-
-def _checks(study: Study, seen: Seen, last: BoundaryMap | None = None) -> list[Check]:
-    """Return the checks; ``last`` is the map of all trials, where it is there already."""
     found = []
     for count in check_counts(len(seen)):
         known = last if last is not None and count == len(seen) else _fitted(study, seen[:count])
