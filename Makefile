@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary
+.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary bench-data
 
 install: $(STAMP)
 
@@ -41,3 +41,8 @@ bench-start: $(STAMP)
 
 bench-boundary: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.boundary
+
+# Parts: see `python -m benchmarks.data --help`.
+bench-data: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loader.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data

@@ -9,20 +9,34 @@ if TYPE_CHECKING:
     from isoloss.config.axes import Choice as Choice
     from isoloss.config.axes import Log as Log
     from isoloss.config.axes import Span as Span
+    from isoloss.config.budgets import Bytes as Bytes
+    from isoloss.config.budgets import Coverage as Coverage
+    from isoloss.config.budgets import Flops as Flops
+    from isoloss.config.budgets import Passes as Passes
+    from isoloss.config.budgets import Steps as Steps
+    from isoloss.config.budgets import Tokens as Tokens
+    from isoloss.config.corpus import Corpus as Corpus
+    from isoloss.config.corpus import Files as Files
+    from isoloss.config.corpus import Hub as Hub
+    from isoloss.config.corpus import Ladder as Ladder
+    from isoloss.config.corpus import Tokenizer as Tokenizer
+    from isoloss.config.corpus import Where as Where
+    from isoloss.config.heads import Linear as Linear
+    from isoloss.config.heads import LowRank as LowRank
     from isoloss.config.parts import AdamW as AdamW
-    from isoloss.config.parts import Coverage as Coverage
     from isoloss.config.parts import Decoder as Decoder
     from isoloss.config.parts import Evaluation as Evaluation
-    from isoloss.config.parts import Linear as Linear
-    from isoloss.config.parts import LowRank as LowRank
-    from isoloss.config.parts import SpamLang as SpamLang
-    from isoloss.config.parts import Steps as Steps
     from isoloss.config.parts import Stop as Stop
     from isoloss.config.parts import WarmupStableDecay as WarmupStableDecay
     from isoloss.config.search import Boundary as Boundary
     from isoloss.config.search import Grid as Grid
     from isoloss.config.search import Optuna as Optuna
     from isoloss.config.search import Random as Random
+    from isoloss.config.tasks import Prepared as Prepared
+    from isoloss.config.tasks import Size as Size
+    from isoloss.config.tasks import SpamLang as SpamLang
+    from isoloss.config.tasks import Text as Text
+    from isoloss.data.card import prepared as prepared
     from isoloss.outcome import Curve as Curve
     from isoloss.outcome import Outcome as Outcome
     from isoloss.outcome import Verdict as Verdict
@@ -33,11 +47,13 @@ __version__ = "0.1.0"
 
 _HOME = {
     "isoloss.config.axes": ("Choice", "Log", "Span"),
-    "isoloss.config.parts": (
-        *("AdamW", "Coverage", "Decoder", "Evaluation", "Linear", "LowRank", "SpamLang", "Steps", "Stop"),
-        "WarmupStableDecay",
-    ),
+    "isoloss.config.budgets": ("Bytes", "Coverage", "Flops", "Passes", "Steps", "Tokens"),
+    "isoloss.config.corpus": ("Corpus", "Files", "Hub", "Ladder", "Tokenizer", "Where"),
+    "isoloss.config.heads": ("Linear", "LowRank"),
+    "isoloss.config.parts": ("AdamW", "Decoder", "Evaluation", "Stop", "WarmupStableDecay"),
     "isoloss.config.search": ("Boundary", "Grid", "Optuna", "Random"),
+    "isoloss.config.tasks": ("Prepared", "Size", "SpamLang", "Text"),
+    "isoloss.data.card": ("prepared",),
     "isoloss.outcome": ("Curve", "Outcome", "Verdict"),
     "isoloss.study": ("Study", "Trial"),
 }

@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 the study ended with trials that have no result; 2 wrong u
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isoloss.cli_data import app as data_app
 from isoloss.errors import IsolossError
+from isoloss.output import AsJson
+from isoloss.output import console as _console
+from isoloss.output import say as _say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data_app, name="data")
 
 
 class Device(StrEnum):
@@ -57,14 +61,25 @@ StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help=STUDY)]
 StudyOrName = Annotated[
     str, typer.Argument(metavar="STUDY", help=f"{STUDY[:-1]}, or the name of a study that was run.")
 ]
+
+
+def _remember(state: Path) -> Path:
+    from isoloss.data.card import use_state
+
+    use_state(state)  # where study files look for prepared corpora
+    return state
+
+
 StateFolder = Annotated[
-    Path, typer.Option("--state", envvar="ISOLOSS_STATE", help="Folder of ledgers, reports and MLflow's database.")
+    Path,
+    typer.Option(
+        "--state", envvar="ISOLOSS_STATE", callback=_remember, help="Folder of ledgers, reports, corpora and MLflow."
+    ),
 ]
 TrackingUri = Annotated[
     str,
     typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Trials at a time; without it, as many as the cluster holds.")]
 WorkersPerSlot = Annotated[int, typer.Option(min=1, help="Data-parallel workers that train one trial together.")]
 GpusPerWorker = Annotated[float, typer.Option(min=0.01, help="GPUs of a worker on cuda; a fraction shares one.")]
@@ -112,6 +127,7 @@ def run(
     checkpoint_seconds: CheckpointSeconds = 30.0,
 ) -> None:
     """Run what a study lacks, then map it. Run it again after any interruption: nothing finished is repeated."""
+    from isoloss.data.card import data_folder
     from isoloss.run.settings import RunSettings
     from isoloss.run.state import State
     from isoloss.session import run_session
@@ -126,6 +142,7 @@ def run(
             compile=compile,
             threads=threads,
             checkpoint_seconds=checkpoint_seconds,
+            data=str(data_folder()),
         ),
         slots=slots,
         workers_per_slot=workers_per_slot,
@@ -292,19 +309,6 @@ def _user_errors() -> Iterator[None]:
 def _fail(message: str, code: int) -> None:
     print(f"isoloss: {message}", file=sys.stderr)
     sys.exit(code)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def _say(facts: Any, as_json: bool, text: Any) -> None:
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        text(_console())
 
 
 def main() -> None:

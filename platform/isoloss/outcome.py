@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """The measured series of one trial: held-out loss in nats per scored token, and its standard error, by step.
+    """The measured series of one trial: held-out loss in its task's unit, and its standard error, by step.
 
     ``ended`` says why training ended: ``"budget"``, ``"nonfinite"`` (a loss, gradient or weight was not finite; the
     series holds the finite part) or ``"above_initial"`` (the study's stopping rule).
@@ -58,7 +58,7 @@ class Curve:
 
 
 class Verdict(Part):
-    """The thresholds by which a study judges its curves (in nats, or shares of the progress made).
+    """The thresholds by which a study judges its curves (in the task's unit, or shares of the progress made).
 
     In order: ``nonfinite`` if training met a non-finite number; ``converged`` if the final excess loss is at most
     ``converged_below``; ``diverged`` if the study's rule stopped it, if it ended above its initial loss, or if it

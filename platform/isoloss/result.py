@@ -14,14 +14,19 @@ SERIES = ("train_loss", "gradient_norm", "learning_rate")
 """What is measured beside the held-out loss, between one evaluation and the next: mean training loss (nats per
 scored token), largest gradient norm before clipping, learning rate of the last update."""
 
+TEXT_SERIES = ("nats_per_token", "nats_per_token_error", "unigram_loss", "unigram_loss_error")
+"""Of a text, whose loss is in bits per byte: the same in nats per token; that less the loss of the corpus's unigram
+frequencies on the same tokens (Tao et al. 2024); and the standard error of each."""
+
 
 @dataclass(frozen=True)
 class Result:
     """What one trial left behind.
 
-    ``series`` holds one value an evaluation for each name of ``SERIES``, None where there is none (before the first
-    update). ``trial`` is the trial's canonical form. ``machine`` is all that may differ between two runs of the same
-    trial: device, dtype, workers, versions, seconds; the rest is the same to the byte.
+    ``series`` holds one value an evaluation for each name of ``SERIES``, and of a text of ``TEXT_SERIES``, None where
+    there is none (before the first update). ``trial`` is the trial's canonical form. ``machine`` is all that may
+    differ between two runs of the same trial: device, dtype, workers, versions, seconds; the rest is the same to the
+    byte.
     """
 
     key: str
@@ -37,7 +42,7 @@ class Result:
             "step": pa.array(curve.step, pa.int64()),
             "loss": pa.array(curve.loss, pa.float64()),
             "standard_error": pa.array(curve.standard_error, pa.float64()),
-            **{name: pa.array(self.series[name], pa.float64()) for name in SERIES},
+            **{name: pa.array(values, pa.float64()) for name, values in self.series.items()},
         }
         about = {
             "key": self.key,
@@ -59,5 +64,5 @@ class Result:
         about = json.loads(table.schema.metadata[b"isoloss"])
         columns = {name: tuple(table.column(name).to_pylist()) for name in table.column_names}
         curve = Curve(columns["step"], columns["loss"], columns["standard_error"], about["floor"], about["ended"])
-        series = {name: columns[name] for name in SERIES}
+        series = {name: columns[name] for name in (*SERIES, *TEXT_SERIES) if name in columns}
         return cls(about["key"], about["trial"], curve, series, about["machine"])

@@ -33,15 +33,16 @@ LAST_TRY_SECONDS = 30.0
 def run_session(study: Study, state: State, settings: RunSettings, address: str | None, console: Console) -> Summary:
     """Run what the study lacks and show its map; MLflow being away delays nothing but MLflow.
 
-    Raises what ``plan``, ``check_batches``, ``Ledger.driver`` and ``drive`` raise.
+    Raises what ``plan``, ``check_batches``, ``check_data``, ``Ledger.driver`` and ``drive`` raise.
     """
     # Ray and torch take seconds to load: only training pays for them.
     from isoloss.run import cluster
-    from isoloss.run.driver import check_batches, drive
+    from isoloss.run.driver import check_batches, check_data, drive
     from isoloss.track.publish import TrackError, publish
     from isoloss.track.tracker import Tracker
 
     check_batches(study, settings.workers_per_slot)
+    check_data(study, Path(settings.train.data))
     with _opened(study, state, settings.train.arithmetic, settings.train.device, console) as (book, progress):
         if book.done < book.plan.total:
             # First, so that a cluster that is too small leaves no trace.
@@ -119,7 +120,8 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
 
     written = write_report(study, ledger, state.report(study.name))
     if console is not None:
-        terminal_map(study, trials_table(study, ledger), console, waiting_table(study, ledger), written.findings)
+        trials, waiting = trials_table(study, ledger), waiting_table(study, ledger)
+        terminal_map(study, trials, console, waiting, written.findings, written.ratios)
     return written
 
 

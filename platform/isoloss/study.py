@@ -5,26 +5,25 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from isoloss.config.axes import Axis, Choice
-from isoloss.config.base import Part, encode, messages, plain, replace
-from isoloss.config.parts import AdamW, Coverage, Decoder, Evaluation, Linear, LowRank, SpamLang, Steps, Stop
+from isoloss.config.base import Name, Part, encode, messages, plain, replace
+from isoloss.config.budgets import Budget
+from isoloss.config.heads import Head
+from isoloss.config.parts import AdamW, Decoder, Evaluation, Stop
 from isoloss.config.search import Grid, Search
+from isoloss.config.tasks import Task
 from isoloss.outcome import Verdict
 
 SCHEMA = 1
 """Version of the trial's canonical form. It is part of every key: raise it when a default or a meaning changes."""
 
-Task = SpamLang  # a union over ``kind`` once there is a second task
-Head = Annotated[Union[Linear, LowRank], Field(discriminator="kind")]
-Budget = Annotated[Union[Steps, Coverage], Field(discriminator="kind")]
 Cell = Mapping[str, Any]
 """The value of each axis, by path."""
 
@@ -45,6 +44,8 @@ class Trial(Part):
     @model_validator(mode="after")
     def _consistent(self) -> Trial:
         self.head.check(self.model.width)
+        self.task.check_held_out(self.evaluation.sequences)
+        self.budget.resolve(self.task, self.flops_per_token)
         return self
 
     @cached_property
@@ -53,15 +54,19 @@ class Trial(Part):
         text = encode({"schema": SCHEMA, **self.canonical})
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def _updates(self) -> tuple[int, int]:
+        return self.budget.resolve(self.task, self.flops_per_token)
+
     @property
     def steps(self) -> int:
         """Updates of the whole budget."""
-        return self.budget.resolve(self.task)[0]
+        return self._updates[0]
 
     @property
     def batch_size(self) -> int:
         """Sequences per update, over all workers."""
-        return self.budget.resolve(self.task)[1]
+        return self._updates[1]
 
     def draws_per_symbol(self, steps: int) -> float:
         """Return the independent draws that each symbol gets on average in so many updates (Murugan 2026)."""
@@ -77,6 +82,17 @@ class Trial(Part):
         embedding = self.task.input_vocab_size * self.model.width
         return embedding + self.model.parameters + self.head.parameters(self.task.vocab_size, self.model.width)
 
+    @property
+    def flops_per_token(self) -> float:
+        """Floating-point operations of training on one token: 6 a parameter (Kaplan et al. 2020), and attention.
+
+        The embedding is a lookup and counts nothing; measuring a token costs a third of this.
+        """
+        task, model, head = self.task, self.model, self.head
+        tied = head.kind == "linear"
+        logits = task.vocab_size * model.width if tied else head.parameters(task.vocab_size, model.width)
+        return 6.0 * (model.parameters + logits + 2 * model.depth * model.width * task.positions)
+
     def stream(self, *names: str | int) -> int:
         """Return the 64-bit seed of a named stream, which depends on seed and replicate alone: every cell shares it."""
         text = "/".join(str(name) for name in (self.seed, self.replicate, *names))
@@ -85,8 +101,6 @@ class Trial(Part):
 
 PARTS = ("task", "model", "head", "optimizer", "budget", "evaluation", "stop")
 """The fields of a study that an axis may reach into."""
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class Study(Part):
@@ -97,7 +111,7 @@ class Study(Part):
     fit each other, or an axis changes nothing.
     """
 
-    name: str
+    name: Name
     question: str
     task: Task
     model: Decoder
@@ -116,11 +130,6 @@ class Study(Part):
 
     @model_validator(mode="after")
     def _checked(self) -> Study:
-        if not NAME.fullmatch(self.name) or ".." in self.name:
-            raise ValueError(
-                f"name must be 1 to 80 letters, digits, '.', '_' or '-', starting with a letter or digit and without "
-                f"'..', since it names a folder; not {self.name!r}"
-            )
         object.__setattr__(self, "axes", MappingProxyType({path: self._axis(path) for path in self.axes}))
         for one, other in itertools.permutations(self.axes, 2):
             if other.startswith(one + "."):

@@ -1,4 +1,4 @@
-"""Study files: a Python file that defines ``study``, or functions that return variants of it."""
+"""Study files: a Python file that defines ``study``, ``corpus``, or functions that return variants of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import inspect
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from isoloss.config.base import messages
-from isoloss.errors import UsageError
+from isoloss.config.corpus import Corpus
+from isoloss.data.card import DataError
+from isoloss.errors import IsolossError, UsageError
 from isoloss.study import Study
+
+T = TypeVar("T")
 
 
 class StudyFileError(UsageError):
@@ -24,19 +29,28 @@ def load_study(where: str) -> Study:
 
     Raises StudyFileError when the file is missing, does not run, or defines no such study.
     """
+    return _find(where, "study", Study)
+
+
+def load_corpus(where: str) -> Corpus:
+    """Return the corpus that a study file defines, found as ``load_study`` finds its study and with the same errors."""
+    return _find(where, "corpus", Corpus)
+
+
+def _find(where: str, what: str, kind: type[T]) -> T:
     path, _, name = where.partition(":")
-    module = _load(Path(path))
-    if not name and not hasattr(module, "study"):
-        raise StudyFileError(f"{path} defines no `study`; {_offer(path, module)}")
-    found = getattr(module, name or "study", None)
-    if callable(found) and not isinstance(found, Study):
-        found = _call(path, name, found)
-    if not isinstance(found, Study):
-        raise StudyFileError(f"{path} defines no study {name!r}; {_offer(path, module)}")
+    module = _load(Path(path), name or what)
+    if not name and not hasattr(module, what):
+        raise StudyFileError(f"{path} defines no `{what}`; {_offer(path, module, what, kind)}")
+    found = getattr(module, name or what, None)
+    if callable(found) and not isinstance(found, kind):
+        found = _call(path, found)
+    if not isinstance(found, kind):
+        raise StudyFileError(f"{path} defines no {what} {name!r}; {_offer(path, module, what, kind)}")
     return found
 
 
-def _load(path: Path) -> ModuleType:
+def _load(path: Path, name: str) -> ModuleType:
     if not path.is_file():
         raise StudyFileError(f"there is no study file {path}")
     spec = importlib.util.spec_from_file_location("isoloss_study_file", path)
@@ -48,11 +62,13 @@ def _load(path: Path) -> ModuleType:
     except SyntaxError as error:
         raise StudyFileError(f"{path}, line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from None
     except Exception as error:
-        raise StudyFileError(_explain(str(path), error)) from None
+        # A corpus is prepared before the study below it finds it by `prepared`.
+        if not (isinstance(error, DataError) and hasattr(module, name)):
+            raise StudyFileError(_explain(str(path), error)) from None
     return module
 
 
-def _call(path: str, name: str, function: object) -> object:
+def _call(path: str, function: object) -> object:
     try:
         return function()  # type: ignore[operator]
     except Exception as error:
@@ -66,18 +82,20 @@ def _explain(path: str, error: Exception) -> str:
         if Path(frame.filename).resolve() == Path(path).resolve()
     ]
     where = f"{path}, line {lines[-1]}" if lines else path
+    if isinstance(error, IsolossError):
+        return f"{where}: {error}"
     if isinstance(error, ValidationError):
         return f"{where}: {error.title}: {messages(error)}"
     return f"{where}: {type(error).__name__}: {error}"
 
 
-def _offer(path: str, module: ModuleType) -> str:
+def _offer(path: str, module: ModuleType, what: str, kind: type[object]) -> str:
     names = [
         name
         for name, value in vars(module).items()
-        if isinstance(value, Study)
+        if isinstance(value, kind)
         or (inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"))
     ]
     if not names:
-        return "give it a line `study = Study(...)`"
+        return f"give it a line `{what} = {kind.__name__}(...)`"
     return "it has " + ", ".join(f"{path}:{name}" for name in names)

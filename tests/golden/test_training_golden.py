@@ -15,7 +15,8 @@ from reference import Shape, Weights, gradients, losses
 from isoloss import AdamW, Decoder, Evaluation, Linear, LowRank, SpamLang, Steps, WarmupStableDecay
 from isoloss.model.decoder import LanguageModel
 from isoloss.study import Trial
-from isoloss.tasks.base import UNSCORED, Batch
+from isoloss.tasks.base import UNSCORED, Batch, HeldOut
+from isoloss.train.held_out import Meter
 from isoloss.train.loop import Training
 from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
@@ -75,15 +76,12 @@ class RandomTokens:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
 
-    def train(self, step: int) -> Batch:
+    def train(self, step: int, rank: int = 0, count: int = 1) -> Batch:
         task, generator = self.trial.task, np.random.default_rng(step)
         size = (self.trial.batch_size, task.positions)
         inputs_BT = generator.integers(task.input_vocab_size, size=size)
         targets_BT = generator.integers(task.vocab_size, size=size)
         return Batch(torch.from_numpy(inputs_BT), torch.from_numpy(targets_BT))
-
-    def held_out(self) -> Batch:
-        return self.train(1_000_000)
 
 
 def start(trial: Trial) -> Training:
@@ -199,7 +197,7 @@ def test_unscored_positions_leave_the_mean() -> None:
     masked_BT[:, 0] = UNSCORED
 
     class Masked(RandomTokens):
-        def train(self, step: int) -> Batch:
+        def train(self, step: int, rank: int = 0, count: int = 1) -> Batch:
             return Batch(inputs_BT, masked_BT)
 
     training.data = Masked(training.trial)
@@ -212,9 +210,10 @@ def test_unscored_positions_leave_the_mean() -> None:
 def test_the_held_out_loss_and_its_standard_error_are_the_references() -> None:
     """Over sequences, since positions of one sequence are not independent: s / sqrt(n), s with n - 1 below."""
     training = start(trial())
-    training.held_out = RandomTokens(training.trial).train(0)
-    training.trial = trial(evaluation=Evaluation(sequences=3, points=4))
-    inputs_BT, targets_BT = (tensor.numpy() for tensor in training.held_out)
+    batch = RandomTokens(training.trial).train(0)
+    held = HeldOut(batch, torch.arange(len(batch.inputs_BT))[:, None].expand_as(batch.inputs_BT))
+    training.meter = Meter(held, 5, Workers(), torch.device("cpu"))
+    inputs_BT, targets_BT = (tensor.numpy() for tensor in batch)
     loss_B = losses(weights(training.bare_model), inputs_BT, targets_BT, shape(training.trial.model), 5).mean(1)
     training.evaluate()
     mean = sum(loss_B) / 3

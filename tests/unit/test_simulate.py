@@ -398,7 +398,7 @@ MISTAKES = {
     "f.py": "f.py defines no function ''; it has f.py:excess, f.py:text, f.py:fails",
     "f.py:math": "f.py defines no function 'math'; it has f.py:excess",
     "broken.py:f": "SyntaxError",
-    "f.py:text": "must return an excess loss, a number of nats, not 'good'",
+    "f.py:text": "must return an excess loss, a number, not 'good'",
     "f.py:fails": "f.py, line 13: KeyError: 'rank'",
     "f.py:excess --failures 1.5": "failures must be a probability from 0 to 1, not 1.5",
     "f.py:excess --failures nan": "failures must be a probability from 0 to 1, not nan",

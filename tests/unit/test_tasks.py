@@ -130,7 +130,7 @@ def test_symbols_are_drawn_evenly() -> None:
 def test_every_vocabulary_draws_at_the_same_quantiles() -> None:
     """floor(u V) for a common u: an eightfold vocabulary splits each symbol into eight."""
     small, large = (tasks.load(trial(SpamLang(vocab_size=v, sequence_length=3))) for v in (16, 128))
-    for one, other in ((small.train(7), large.train(7)), (small.held_out(), large.held_out())):
+    for one, other in ((small.train(7), large.train(7)), (small.held_out().batch, large.held_out().batch)):
         assert torch.equal(one.inputs_BT, other.inputs_BT // 8)
         assert len(other.inputs_BT.unique()) > len(one.inputs_BT.unique()) or len(one.inputs_BT) < 16
 
@@ -139,7 +139,7 @@ def test_held_out_draws_are_not_training_draws() -> None:
     task = SpamLang(vocab_size=1_000_000, sequence_length=2)
     data = tasks.load(trial(task))
     train = {int(symbol) for step in range(10) for symbol in data.train(step).inputs_BT[:, 0]}
-    held_out = {int(symbol) for symbol in data.held_out().inputs_BT[:, 0]}
+    held_out = {int(symbol) for symbol in data.held_out().batch.inputs_BT[:, 0]}
     assert len(train) == 80
     assert len(held_out) == 64
     assert not train & held_out  # 80 x 64 pairs meet by chance once in 195 seeds
@@ -158,10 +158,13 @@ def test_coverage_gives_every_symbol_its_draws(vocab_size: int, sequences: int) 
 
 def test_coverage_rounds_up_to_whole_steps_and_sequences() -> None:
     task = SpamLang(vocab_size=100, sequence_length=32)
-    assert Coverage(1.0, steps=30).resolve(task) == (30, 4)  # 100 / 30 = 3.33
-    assert Coverage(1.0, batch_size=30).resolve(task) == (4, 30)
-    assert Coverage(0.3, steps=10).resolve(task) == (10, 3)  # 0.3 x 100 is 30.000000000000004 in floats of some order
-    assert Coverage(0.07, batch_size=7).resolve(task) == (1, 7)  # 0.07 x 100 is 7.000000000000001
+    assert Coverage(1.0, steps=30).resolve(task, 1.0) == (30, 4)  # 100 / 30 = 3.33
+    assert Coverage(1.0, batch_size=30).resolve(task, 1.0) == (4, 30)
+    assert Coverage(0.3, steps=10).resolve(task, 1.0) == (
+        10,
+        3,
+    )  # 0.3 x 100 is 30.000000000000004 in floats of some order
+    assert Coverage(0.07, batch_size=7).resolve(task, 1.0) == (1, 7)  # 0.07 x 100 is 7.000000000000001
 
 
 def test_the_papers_largest_setting_has_4_9_draws_per_symbol() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from isoloss.config.base import canonical_json, value_label
-from isoloss.result import Result
+from isoloss.config.tasks import Text
+from isoloss.result import TEXT_SERIES, Result
 from isoloss.run.ledger import Ledger
 from isoloss.run.members import members
 from isoloss.study import Study, Trial
@@ -39,7 +40,17 @@ def row(study: Study, cell: dict[str, Any], trial: Trial, result: Result) -> dic
         "draws_per_symbol": trial.draws_per_symbol(curve.step[-1]),
         "tokens": trial.tokens(curve.step[-1]),
         "parameters": trial.parameters,
+        **_of_text(trial, result),
     }
+
+
+def _of_text(trial: Trial, result: Result) -> dict[str, Any]:
+    """Return what only a text has: the bytes of text trained on, and its final losses in other units."""
+    if not isinstance(trial.task, Text):
+        return {}
+    text, tokens = trial.task.training_text("bytes"), trial.tokens(result.curve.step[-1])
+    losses = {name: result.series[name][-1] for name in TEXT_SERIES if name in result.series}
+    return {"text_bytes": tokens * text.bytes / text.tokens, **losses}
 
 
 def trials_table(study: Study, ledger: Ledger) -> pd.DataFrame:

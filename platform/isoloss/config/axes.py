@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from isoloss.config.base import Part, canonical_json
+from isoloss.config.base import Listed, Part, canonical_json
 
 
 class Choice(Part):
     """A list of values, or of whole parts such as ``Choice(Linear(), LowRank(rank=8))``."""
 
     kind: Literal["choice"] = "choice"
-    values: Annotated[
-        tuple[Any, ...], BeforeValidator(lambda values: tuple(values) if isinstance(values, list) else values)
-    ]
+    values: Annotated[tuple[Any, ...], Listed]
 
     def __init__(self, *values: Any, **fields: Any) -> None:
         super().__init__(**({"values": values} if values else {}), **fields)

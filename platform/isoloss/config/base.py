@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+Positive = Annotated[int, Field(ge=1)]
+
+Listed = BeforeValidator(lambda values: tuple(values) if isinstance(values, list) else values)
+"""Of a tuple's field: JSON has lists only."""
+
+
+def is_name(text: str) -> bool:
+    """Say whether a text can name a folder."""
+    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", text)) and ".." not in text
+
+
+def _named(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(
+            f"a name must be 1 to 80 letters, digits, '.', '_' or '-', starting with a letter or digit and without "
+            f"'..', since it names a folder; not {text!r}"
+        )
+    return text
+
+
+Name = Annotated[str, AfterValidator(_named)]
+"""A text that names a folder."""
 
 
 class Part(BaseModel):
@@ -73,7 +97,7 @@ def value_label(value: Any) -> str:
     if isinstance(value, Part):
         return value.label
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e7 else f"{value:.4g}"
     return str(value)
 
 

@@ -1,55 +1,19 @@
-"""What a trial is made of: task, model, head, optimizer, budget, evaluation and stopping rule, as declarations.
+"""The model, optimizer, evaluation and stopping rule of a trial, as declarations.
 
-They import no torch, so that a study can be written, checked and planned anywhere; the modules of the same names
-(``tasks``, ``model``, ``train``) build what is declared here.
+Declarations import no torch, so that a study can be written, checked and planned anywhere; the packages ``tasks``,
+``model`` and ``train`` build what is declared here.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from isoloss.config.base import Part
+from isoloss.config.base import Part, Positive
 
-Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class SpamLang(Part):
-    """Sequences that repeat one symbol (Godey & Artzi 2026); what remains to be learned is one symbol's identity.
-
-    ``scored="repeats"`` scores positions 2…T, whose floor is 0; ``"all"`` also scores the first, which nothing
-    predicts, for a floor of ln(V)/T nats. ``mapping="shuffled"`` asks for a fixed permutation of the symbol instead
-    of the symbol itself, so that a tied head gains nothing from copying (Murugan 2026).
-    """
-
-    kind: Literal["spamlang"] = "spamlang"
-    vocab_size: Annotated[int, Field(ge=2)]
-    sequence_length: Annotated[int, Field(ge=2)]
-    mapping: Literal["identity", "shuffled"] = "identity"
-    scored: Literal["repeats", "all"] = "repeats"
-
-    @property
-    def floor(self) -> float:
-        """The irreducible loss in nats per scored token."""
-        return 0.0 if self.scored == "repeats" else math.log(self.vocab_size) / self.sequence_length
-
-    @property
-    def positions(self) -> int:
-        """Scored tokens of one sequence."""
-        return self.sequence_length - 1 if self.scored == "repeats" else self.sequence_length
-
-    @property
-    def input_vocab_size(self) -> int:
-        """Rows of the input embedding: V, and one more where a start token precedes the first scored symbol."""
-        return self.vocab_size if self.scored == "repeats" else self.vocab_size + 1
-
-    @property
-    def draws_per_sequence(self) -> int:
-        """Independent draws in one sequence: its repeats are not independent."""
-        return 1
 
 
 class Decoder(Part):
@@ -107,36 +71,6 @@ class Decoder(Part):
         return cls(width=4096, depth=6, attention_heads=32, kv_heads=8, mlp_ratio=3.5, rope_theta=500_000.0)
 
 
-class Linear(Part):
-    """Logits W h, W of V x M; ``tied`` shares W with the input embedding."""
-
-    kind: Literal["linear"] = "linear"
-    tied: bool = False
-
-    def check(self, width: int) -> None:
-        """Raise ValueError when the head cannot stand on a model of this width."""
-
-    def parameters(self, vocab_size: int, width: int) -> int:
-        """Parameters that the head adds to the model."""
-        return 0 if self.tied else vocab_size * width
-
-
-class LowRank(Part):
-    """Logits A B h, A of V x D and B of D x M: a head of rank D."""
-
-    kind: Literal["low_rank"] = "low_rank"
-    rank: Positive
-
-    def check(self, width: int) -> None:
-        """Raise ValueError when the rank exceeds the model's width."""
-        if self.rank > width:
-            raise ValueError(f"head.rank must be at most model.width = {width}, not {self.rank}")
-
-    def parameters(self, vocab_size: int, width: int) -> int:
-        """Parameters that the head adds to the model."""
-        return self.rank * (vocab_size + width)
-
-
 class WarmupStableDecay(Part):
     """Learning rate over a trial: linear warm-up, constant, linear decay; each a fraction of all steps."""
 
@@ -174,55 +108,11 @@ class AdamW(Part):
     schedule: WarmupStableDecay = WarmupStableDecay()
 
 
-class Steps(Part):
-    """So many updates of so many sequences, whatever the task: equal sequences in every cell."""
-
-    kind: Literal["steps"] = "steps"
-    steps: Positive
-    batch_size: Positive
-
-    def __init__(self, steps: int | None = None, /, **fields: Any) -> None:
-        super().__init__(**({"steps": steps} if steps is not None else {}), **fields)
-
-    def resolve(self, task: SpamLang) -> tuple[int, int]:
-        """Return (updates, sequences per update)."""
-        return self.steps, self.batch_size
-
-
-class Coverage(Part):
-    """As many sequences as give every symbol ``draws_per_symbol`` independent draws on average.
-
-    Exactly one of ``steps`` and ``batch_size`` is given; the other follows from V, rounded up. Which of them grows
-    with V is a question of its own, since symbols that share a step share an update.
-    """
-
-    kind: Literal["coverage"] = "coverage"
-    draws_per_symbol: Annotated[float, Field(gt=0)]
-    steps: Positive | None = None
-    batch_size: Positive | None = None
-
-    def __init__(self, draws_per_symbol: float | None = None, /, **fields: Any) -> None:
-        super().__init__(**({"draws_per_symbol": draws_per_symbol} if draws_per_symbol is not None else {}), **fields)
-
-    @model_validator(mode="after")
-    def _one_grows(self) -> Coverage:
-        if (self.steps is None) == (self.batch_size is None):
-            raise ValueError(
-                "Coverage takes exactly one of steps and batch_size; the other follows from the vocabulary"
-            )
-        return self
-
-    def resolve(self, task: SpamLang) -> tuple[int, int]:
-        """Return (updates, sequences per update)."""
-        sequences = self.draws_per_symbol * task.vocab_size / task.draws_per_sequence
-        if self.steps is not None:
-            return self.steps, math.ceil(sequences / self.steps - 1e-9)
-        assert self.batch_size is not None
-        return math.ceil(sequences / self.batch_size - 1e-9), self.batch_size
-
-
 class Evaluation(Part):
-    """Held-out loss at ``points`` log-spaced steps, the first and last among them, over fixed sequences."""
+    """Held-out loss at ``points`` log-spaced steps, the first and last among them.
+
+    It is measured on so many fixed ``sequences``, of a text on so many documents.
+    """
 
     sequences: Annotated[int, Field(ge=2)] = 256
     points: Annotated[int, Field(ge=4, le=200)] = 24

@@ -44,8 +44,10 @@ def legend(study: Study, cells: pd.DataFrame, points: bool, coloured: bool = Tru
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def surface_body(study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | None, reason: str) -> str:
-    """Return what stands below a surface: legend, notes, and the learning-rate sensitivity or why there is none."""
+def surface_body(
+    study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | None, reason: str, ratios: pd.DataFrame | None
+) -> str:
+    """Return what stands below a surface: legend, notes, the learning-rate sensitivity or why there is none, ratios."""
     plane = Plane.of(study)
     names = words.axis_names(study)
     said = []
@@ -62,10 +64,11 @@ def surface_body(study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | 
             f"A cell has {study.replicates} replicates: one letter where all of them agree, else each letter with its "
             "count; its colour is the most frequent outcome's, of equally frequent ones the worst's."
         )
+    one_colour = f"; {study.verdict.converged_below / 10:g} {study.task.unit} and less are one colour"
+    colours = one_colour if study.task.floor_known else ""
     said.append(
-        "Excess loss is held-out loss above the task's floor, at most its value at initialisation, which is also what "
-        "a trial stopped before its budget counts with; "
-        f"{study.verdict.converged_below / 10:g} nats and less are one colour."
+        f"{above_floor(study)}, at most its value at initialisation, which is also what a trial stopped before its "
+        f"budget counts with{colours}."
     )
     panels = sum(1 for _ in split(study, cells, plane.panels))
     if panels > MOST_PANELS:
@@ -73,28 +76,55 @@ def surface_body(study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | 
     if isinstance(study.search, Boundary):
         said.append("The boundary that these trials imply is in boundary.html.")
     body = legend(study, cells, plane.points) + notes(said) + "<h2>Learning-rate sensitivity</h2>"
-    if sensitivity is None:
-        return body + notes([f"Not computed: {reason}."])
+    body += notes([f"Not computed: {reason}."]) if sensitivity is None else sensitivity_body(study, sensitivity)
+    return body if ratios is None or not len(ratios) else body + ratios_body(study, ratios)
+
+
+def sensitivity_body(study: Study, sensitivity: pd.DataFrame) -> str:
+    """Return the learning-rate sensitivity as a table, and what its numbers mean."""
+    names = words.axis_names(study)
     groups = [path for path in study.axes if path != LEARNING_RATE]
-    head = [*(names[path] for path in groups), "band", "sensitivity (nats)", "best learning rate", "lowest excess"]
-    lines = []
+    head = [*(names[path] for path in groups), "band", f"sensitivity ({study.task.unit})"]
+    head += ["best learning rate", f"lowest {words.loss_name(study)}"]
+    rows = []
     for row in records(sensitivity):
         texts = [*(words.value_text(path, row[path]) for path in groups), words.range_in_words(row)]
         texts += [words.sensitivity_number(row), words.value_text(LEARNING_RATE, row["best_learning_rate"])]
-        lines.append("".join(f"<td>{html.escape(text)}</td>" for text in [*texts, words.excess(row["lowest_excess"])]))
+        rows.append([*texts, words.excess(row["lowest_excess"])])
+    return table(head, rows) + notes([words.how_measured(study, sensitivity)])
+
+
+def ratios_body(study: Study, ratios: pd.DataFrame) -> str:
+    """Return the tokens-to-loss ratios as a table, and what they mean."""
+    names = words.axis_names(study)
+    down = study.map_axes[1]
+    groups = [path for path in study.axes if path in ratios]
+    head = [*(names[path] for path in groups), names[down], "against", "ratio", "95 % interval", "replicates there"]
+    rows = []
+    for row in records(ratios):
+        texts = [words.value_text(path, row[path]) for path in groups]
+        texts += [words.value_text(down, row["arm"]), words.value_text(down, row["reference"])]
+        interval = "–" if row["low"] != row["low"] else f"{row['low']:.2g} to {row['high']:.2g}"
+        ratio = "–" if row["ratio"] != row["ratio"] else f"{row['ratio']:.2g}"
+        rows.append([*texts, ratio, interval, f"{row['reached']} of {row['replicates']}"])
+    return "<h2>Tokens-to-loss ratio</h2>" + table(head, rows) + notes([words.how_ratios_are_measured(ratios)])
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in HTML."""
     titles = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in head)
-    rows = "".join(f"<tr>{line}</tr>" for line in lines)
-    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
-    return body + table + notes([words.how_measured(study, sensitivity)])
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def curves_body(study: Study, trials: pd.DataFrame, drawn: int) -> str:
     """Return what stands below the curves."""
     low = study.verdict.converged_below
+    drawn_at = f", and an excess of {low / 100:g} or less is drawn at that" if study.task.floor_known else ""
     said = [
-        "Held-out loss above the task's floor, in nats per scored token; the symbol at a curve's end is its outcome. "
-        f"The dotted line is the convergence threshold, {low:g}. Both axes are logarithmic; step 0 stands left of 1, "
-        f"and an excess of {low / 100:g} or less is drawn at that. Click a learning rate to hide it."
+        f"{above_floor(study)}, in {study.task.unit_in_full}; the symbol at a curve's end is its outcome. "
+        f"The dotted line is the convergence threshold, {low:g}. Both axes are logarithmic; step 0 stands left of 1"
+        f"{drawn_at}. Click a learning rate to hide it."
     ]
     groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
     panels = sum(1 for _ in split(study, trials, groups))
@@ -106,6 +136,13 @@ def curves_body(study: Study, trials: pd.DataFrame, drawn: int) -> str:
     if panels > MOST_PANELS:
         said.append(f"The first {MOST_PANELS} of {panels} panels are drawn.")
     return states_legend(study, trials["outcome"], coloured=False) + notes(said)
+
+
+def above_floor(study: Study) -> str:
+    """Return what the loss in maps is, in words."""
+    if study.task.floor_known:
+        return "Excess loss is held-out loss above the task's floor"
+    return "Loss is held-out loss, whose floor nobody knows"
 
 
 def states_legend(study: Study, states: Iterable[str], coloured: bool = True) -> str:
@@ -124,7 +161,7 @@ def in_words(study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | None
     names = words.axis_names(study)
     plane = Plane.of(study)
     over = " and ".join(names[path] for path in (plane.across, plane.down) if path is not None) or "one cell"
-    text = f"Outcome and median excess loss over {over}: {facts(study, cells)}."
+    text = f"Outcome and median {words.loss_name(study)} over {over}: {facts(study, cells)}."
     for row in [] if sensitivity is None else records(sensitivity):
         group = words.combination(names, {path: row[path] for path in study.axes if path in row})
         text += f" {group + ': ' if group else ''}{words.range_in_words(row)}."

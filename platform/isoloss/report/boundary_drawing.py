@@ -253,7 +253,8 @@ class _Drawer:
     def _about(self, row: dict[str, Any], finished: bool, number: int) -> list[str]:
         cell = words.combination(self.names, {path: row[path] for path in self.study.axes})
         what = row["outcome"] if finished else str(row["state"]).replace("_", " ")
-        loss = f", excess loss {words.excess(row['capped_excess'])} nats" if finished else ""
+        number_text = f"{words.excess(row['capped_excess'])} {self.study.task.unit}" if finished else ""
+        loss = f", {words.loss_name(self.study)} {number_text}" if finished else ""
         where = "even start" if number < self.found.start else "placed by the search"
         return [cell, f"replicate {row['replicate']}: {what}{loss}",
                 f"trial {number + 1} of {len(self.found.number)} ({where}), {row['key']}"]  # fmt: skip

@@ -31,7 +31,8 @@ def curves_figure(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]
     """Return the figure of the curves of the table's trials, by key.
 
     Both axes are logarithmic. Step 0 is drawn at ``START``; an excess below a hundredth of the convergence threshold
-    is drawn there, and one above ten times the largest initial excess is drawn at that.
+    is drawn there, and one above ten times the largest initial excess is drawn at that. Where nobody knows the floor,
+    the scale starts below the lowest loss.
     """
     return _Curves(study, table, curves).figure()
 
@@ -39,11 +40,13 @@ def curves_figure(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]
 class _Curves:
     def __init__(self, study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]) -> None:
         self.study, self.curves = study, curves
-        self.names = words.axis_names(study)
+        self.names, self.loss = words.axis_names(study), words.loss_name(study)
         groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
         self.panels = list(split(study, table, groups))[:MOST_PANELS]
-        self.low = study.verdict.converged_below / 100
-        self.high = 10 * max((curve.initial_loss - curve.floor for curve in curves.values()), default=1.0)
+        highest = max((curve.initial_loss - curve.floor for curve in curves.values()), default=1.0)
+        self.low, self.high = study.verdict.converged_below / 100, 10 * highest
+        if not study.task.floor_known:
+            self.low = 0.9 * min((min(curve.loss) for curve in curves.values()), default=1.0)
         self.last = max((curve.step[-1] for curve in curves.values()), default=1)
         self.colours = self._colours(table)
 
@@ -131,7 +134,7 @@ class _Curves:
             f"yaxis{suffix}": {
                 **look, "domain": y, "anchor": f"x{suffix}", **({"matches": "y"} if suffix else {}),
                 "range": [low - 0.1, high - 0.7], "dtick": 1, "showticklabels": first, "tickformat": "~g",
-                "title": {"text": "excess loss (nats)" if first else "", "standoff": 8},
+                "title": {"text": f"{self.loss} ({self.study.task.unit})" if first else "", "standoff": 8},
             },
         }  # fmt: skip
 
@@ -152,7 +155,7 @@ class _Curves:
                         "color": colour, "opacity": 1, "line": {"width": 0},
                     },
                     text=[f"{step:,}: {words.excess(value)}" for step, value in zip(curve.step, above, strict=True)],
-                    hovertemplate=f"excess loss at step %{{text}}<br>{self._about(record)}<extra></extra>",
+                    hovertemplate=f"{self.loss} at step %{{text}}<br>{self._about(record)}<extra></extra>",
                 )  # fmt: skip
                 shown.add(entry)
 

@@ -112,11 +112,15 @@ def excess_ticks(bounds: tuple[float, float]) -> tuple[list[float], list[str]]:
 def excess_range(study: Study, cells: pd.DataFrame) -> tuple[float, float]:
     """Return log10 of the lowest and highest excess loss that colours tell apart.
 
-    A tenth of the convergence threshold and less is one colour: below it a trial has learned its task.
+    A tenth of the convergence threshold and less is one colour: below it a trial has learned its task. Where nobody
+    knows the floor, colours tell all losses apart.
     """
     low = math.log10(study.verdict.converged_below / 10)
     found = cells["median_excess"].dropna()
     high = math.log10(max(float(found.max()), 1e-300)) if len(found) else low
+    if not study.task.floor_known:
+        low = math.log10(float(found.min())) if len(found) else high
+        return low, max(high, low + 1e-3)
     return low, max(high, low + 1)
 
 
@@ -133,7 +137,9 @@ def hover(study: Study, cell: Mapping[str, Any]) -> str:
     if cell["finished"]:
         low, high = words.excess(cell["lowest_excess"]), words.excess(cell["highest_excess"])
         several = f" ({low} to {high})" if cell["finished"] > 1 else ""
-        lines.append(f"median excess loss {words.excess(cell['median_excess'])} nats{several}")
+        lines.append(
+            f"median {words.loss_name(study)} {words.excess(cell['median_excess'])} {study.task.unit}{several}"
+        )
         keys = str(cell["keys"]).split()
         lines.append(f"trials {' '.join(keys[:4])}{f' and {len(keys) - 4} more' if len(keys) > 4 else ''}")
     return "<br>".join("<br>".join(safe(part) for part in textwrap.wrap(line, 70)) for line in lines)
@@ -200,7 +206,7 @@ class _Surface:
             "cmin": self.bounds[0],
             "cmax": self.bounds[1],
             "colorbar": {
-                "title": {"text": "nats", "side": "top"},
+                "title": {"text": self.study.task.unit, "side": "top"},
                 "tickvals": values,
                 "ticktext": texts,
                 "thickness": 12,
@@ -226,7 +232,7 @@ class _Surface:
         half = (1 - GAP / self._inner) / 2
         left = side * (1 - half)
         high = top - HEAD / height
-        self._note(figure, ("outcome", "median excess loss")[side], left, top, 12)
+        self._note(figure, ("outcome", f"median {words.loss_name(self.study)}")[side], left, top, 12)
         across, down = self.across.layout(), self.down.layout()
         first = {} if number == 1 else {"matches": "x"}
         figure.update_layout(

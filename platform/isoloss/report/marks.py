@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoloss.outcome import Outcome
+from isoloss.report import words
 from isoloss.study import Study
 
 
@@ -47,7 +48,9 @@ def meanings(study: Study) -> dict[str, str]:
     """Return what each mark means, in words, with the thresholds of the study's verdict."""
     verdict = study.verdict
     return {
-        str(Outcome.CONVERGED): f"final excess loss at most {verdict.converged_below:g} nats per scored token",
+        str(
+            Outcome.CONVERGED
+        ): f"final {words.loss_name(study)} at most {verdict.converged_below:g} {study.task.unit_in_full}",
         str(Outcome.UNDERTRAINED): "above that, and still falling at the end of the budget",
         str(Outcome.PLATEAUED): "above that, and flat at the end of the budget",
         str(Outcome.DIVERGED): (

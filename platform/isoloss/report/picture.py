@@ -113,7 +113,7 @@ class _Picture:
         return png_file(figure)
 
     def _draw(self, axes: Axes, cells: list[dict[str, Any]], side: int) -> Any:
-        axes.set_title(("outcome", "median excess loss")[side], fontsize=8, loc="left", pad=4)
+        axes.set_title(("outcome", f"median {words.loss_name(self.study)}")[side], fontsize=8, loc="left", pad=4)
         image = (self._points if self.plane.points else self._map)(axes, cells, side)
         axes.set_xlabel(self.across.title, fontsize=8, parse_math=False)
         axes.tick_params(labelsize=7.5, length=2 if self.plane.points else 0)
@@ -185,7 +185,7 @@ class _Picture:
         values, texts = excess_ticks(self.bounds)
         bar.set_ticks(values, labels=texts)
         bar.ax.tick_params(labelsize=7, length=2)
-        bar.ax.set_title("nats", fontsize=7.5, loc="left", pad=4)
+        bar.ax.set_title(self.study.task.unit, fontsize=7.5, loc="left", pad=4)
         bar.outline.set_visible(False)
 
     def _legend(self, figure: Figure, height: float) -> None:
@@ -203,6 +203,6 @@ class _Picture:
         each = "in turn" if isinstance(self.study.search, Boundary) else "a cell"
         figure.text(
             0.08 / WIDTH, 0.1 / height, f"{self.study.name}: {count} finished trials, {replicates} "
-            f"replicate{'s' if replicates > 1 else ''} {each}; excess loss is at most the initial one",
+            f"replicate{'s' if replicates > 1 else ''} {each}; {words.loss_name(self.study)} at most the initial one",
             fontsize=7, color="#555555", parse_math=False,
         )  # fmt: skip

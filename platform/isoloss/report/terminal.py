@@ -32,20 +32,28 @@ def terminal_map(
     console: Console,
     waiting: pd.DataFrame | None = None,
     found: Findings | None = None,
+    ratios: pd.DataFrame | None = None,
 ) -> None:
     """Print the map of the finished trials (and of those that wait for a result), its legend, and what it says.
 
     Where a search scatters the trials, a column or row is a bin of its axis, headed by the bin's middle. ``found`` is
-    what a boundary search found.
+    what a boundary search found, ``ratios`` the tokens-to-loss ratios of a text.
     """
-    _Printer(study, table, console, waiting, found).print()
+    _Printer(study, table, console, waiting, found, ratios).print()
 
 
 class _Printer:
     def __init__(
-        self, study: Study, table: pd.DataFrame, console: Console, waiting: pd.DataFrame | None, found: Findings | None
+        self,
+        study: Study,
+        table: pd.DataFrame,
+        console: Console,
+        waiting: pd.DataFrame | None,
+        found: Findings | None,
+        ratios: pd.DataFrame | None,
     ) -> None:
         self.study, self.table, self.console, self.waiting, self.found = study, table, console, waiting, found
+        self.ratios = ratios
         self.names = words.axis_names(study)
         self.plane = Plane.of(study)
 
@@ -108,7 +116,8 @@ class _Printer:
             line.append(mark.letter, style=mark.terminal)
             line.append(f" {name.replace('_', ' ')}   ")
         self.console.print(self.ascii(line))
-        number = "median excess loss in nats per scored token, at most the initial one"
+        task = self.study.task
+        number = f"median {words.loss_name(self.study)} in {task.unit_in_full}, at most the initial one"
         mixed = "; where trials disagree each letter has its count" if self.mixed(cells) else ""
         bins = "; scattered axes are in bins, headed by their middle" if self.plane.points else ""
         through = ", ".join(self.names[path] for path in self.plane.folded)
@@ -131,9 +140,16 @@ class _Printer:
         self.console.print()
         for row in records(table):
             group = words.combination(self.names, {path: row[path] for path in self.study.axes if path in row})
-            says = "; ".join((words.range_in_words(row), words.sensitivity_in_words(row), words.best_in_words(row)))
+            measured = words.sensitivity_in_words(self.study, row), words.best_in_words(self.study, row)
+            says = "; ".join((words.range_in_words(row), *measured))
             self.say(f"{group}: {says}." if group else f"{says[0].upper()}{says[1:]}.")
         self.say(words.how_measured(self.study, table), style="dim")
+        if self.ratios is not None and len(self.ratios):
+            self.console.print()
+            for row in records(self.ratios):
+                group = words.combination(self.names, {path: row[path] for path in self.study.axes if path in row})
+                self.say(f"{group + ': ' if group else ''}{words.ratio_in_words(self.study, row)}.")
+            self.say(words.how_ratios_are_measured(self.ratios), style="dim")
 
     def boundary(self, found: Findings, search: Boundary) -> None:
         from isoloss.report import boundary_words

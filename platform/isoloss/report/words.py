@@ -42,6 +42,11 @@ def _short(path: str) -> str:
     return " ".join(words).replace("_", " ")
 
 
+def loss_name(study: Study) -> str:
+    """Return what a map's numbers are: the excess loss, or the loss itself where nobody knows the floor."""
+    return "excess loss" if study.task.floor_known else "loss"
+
+
 def excess(value: float) -> str:
     """Return an excess loss with the digits that a map has room for; a dash for NaN."""
     if math.isnan(value):
@@ -142,17 +147,39 @@ def sensitivity_number(row: Mapping[str, Any]) -> str:
     return f"{number} ± {row['sensitivity_sd']:.{decimals}f}" if row["replicates"] > 1 else number
 
 
-def sensitivity_in_words(row: Mapping[str, Any]) -> str:
+def sensitivity_in_words(study: Study, row: Mapping[str, Any]) -> str:
     """Return the learning-rate sensitivity of one row of the sensitivity table, in words."""
     count = int(row["replicates"])
     if not count:
         return "sensitivity not known yet"
-    return f"sensitivity {sensitivity_number(row)} nats ({count} replicate{'s' if count > 1 else ''})"
+    return f"sensitivity {sensitivity_number(row)} {study.task.unit} ({count} replicate{'s' if count > 1 else ''})"
 
 
-def best_in_words(row: Mapping[str, Any]) -> str:
+def best_in_words(study: Study, row: Mapping[str, Any]) -> str:
     """Return the best learning rate of one row of the sensitivity table, with its excess loss."""
-    return f"lowest excess {excess(row['lowest_excess'])} at {value_text(LEARNING_RATE, row['best_learning_rate'])}"
+    rate = value_text(LEARNING_RATE, row["best_learning_rate"])
+    return f"lowest {loss_name(study)} {excess(row['lowest_excess'])} at {rate}"
+
+
+def ratio_in_words(study: Study, row: Mapping[str, Any]) -> str:
+    """Return one row of the table of tokens-to-loss ratios in words."""
+    down = study.map_axes[1]
+    name = axis_names(study)[down]
+    arm, reference = (f"{name} {value_text(down, row[which])}" for which in ("arm", "reference"))
+    if row["reached"] < row["replicates"]:
+        return f"{arm} reaches the final loss of {reference} in {row['reached']} of {row['replicates']} replicates"
+    spread = "" if math.isnan(row["low"]) else f" (95 %: {row['low']:.2g} to {row['high']:.2g})"
+    return f"{arm} reaches the final loss of {reference} with {row['ratio']:.2g} of its training{spread}"
+
+
+def how_ratios_are_measured(ratios: pd.DataFrame) -> str:
+    """Return in words what a tokens-to-loss ratio is."""
+    replicates = f"geometric mean of {ratios['replicates'].max()} paired replicates, interval by Student's t"
+    return (
+        "Tokens-to-loss ratio: the bytes of text that an arm has read when its held-out loss first reaches the final "
+        "loss of the worst arm, over all that the worst arm read; each arm at its own best learning rate, the faster "
+        f"one in the midst of its schedule; {replicates}."
+    )
 
 
 def how_measured(study: Study, sensitivity: pd.DataFrame) -> str:
@@ -167,7 +194,7 @@ def how_measured(study: Study, sensitivity: pd.DataFrame) -> str:
         mean = "by trapezoids in the logarithm, between the ends tried in each group"
     return (
         f"Learning-rate sensitivity (Wortsman et al. 2023): the mean of min(loss, loss at initialisation) above the "
-        f"lowest loss, in nats per scored token, over learning rates from {low} to {high}, {mean}; mean ± standard "
+        f"lowest loss, in {study.task.unit_in_full}, over learning rates from {low} to {high}, {mean}; mean ± standard "
         "deviation over the replicates that have finished at every learning rate. A learning rate converges when every "
         "replicate finished there does; an end of the band that is also the end of the range, or whose neighbour has "
         "not finished, is only a bound."

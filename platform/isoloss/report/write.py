@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from isoloss.analysis.sensitivity import sensitivity_table, why_not
 from isoloss.analysis.surface import surface_table, waiting_table
 from isoloss.analysis.table import trials_table
+from isoloss.analysis.tokens_to_loss import tokens_to_loss
 from isoloss.config.search import Boundary
 from isoloss.run.ledger import Ledger
 from isoloss.study import Study
@@ -21,16 +22,20 @@ from isoloss.study import Study
 if TYPE_CHECKING:
     from isoloss.analysis.boundary import Findings
 
-OPTIONAL = ("sensitivity.parquet", "sensitivity.csv", "boundary.html", "boundary.png", "boundary.parquet")
+OPTIONAL = (
+    *("sensitivity.parquet", "sensitivity.csv", "tokens_to_loss.parquet"),
+    *("boundary.html", "boundary.png", "boundary.parquet"),
+)
 """Files that not every study has."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a report, and what a boundary search found, for those who go on to print or publish it.
+    """The files of a report, and what it found beyond the table of trials, for those who go on to print it.
 
     The sensitivity files are None when the study has no learning-rate sensitivity; those of the boundary, and
-    ``findings``, where it has no boundary search, or no trial of it yet.
+    ``findings``, where it has no boundary search, or no trial of it yet; ``tokens_to_loss`` and ``ratios`` where the
+    task's floor is known, since its excess loss tells more.
     """
 
     surface_html: Path
@@ -43,7 +48,9 @@ class Written:
     boundary_html: Path | None
     boundary_png: Path | None
     boundary: Path | None
+    tokens_to_loss: Path | None
     findings: Findings | None
+    ratios: pd.DataFrame | None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -62,6 +69,7 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
     from isoloss.report.figures import surface_figure
     from isoloss.report.page import page
     from isoloss.report.picture import message_picture, surface_picture
+    from isoloss.report.words import loss_name
 
     folder.mkdir(parents=True, exist_ok=True)
     trials = trials_table(study, ledger)
@@ -69,17 +77,20 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
     cells = surface_table(study, trials, waiting)
     reason = why_not(study)
     sensitivity = None if reason else sensitivity_table(study, trials)
+    ratios = None
+    if not study.task.floor_known:
+        ratios = tokens_to_loss(study, trials, lambda key: ledger.result(key).curve)
     counted = facts(study, cells)
     if len(trials):
         shown = trials.head(MOST_CURVES)
         curves = {key: ledger.result(key).curve for key in shown["key"]}
         surface_html = page(
-            study.name, study.question, counted, surface_body(study, cells, sensitivity, reason),
+            study.name, study.question, counted, surface_body(study, cells, sensitivity, reason, ratios),
             surface_figure(study, cells), in_words(study, cells, sensitivity),
         )  # fmt: skip
         curves_html = page(
             f"{study.name}: learning curves", study.question, counted, curves_body(study, trials, len(shown)),
-            curves_figure(study, shown, curves), f"Excess loss over steps of {len(shown)} trials.",
+            curves_figure(study, shown, curves), f"{loss_name(study).capitalize()} over steps of {len(shown)} trials.",
         )  # fmt: skip
         picture = surface_picture(study, cells)
     else:
@@ -100,6 +111,8 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
     if sensitivity is not None:
         files["sensitivity.parquet"] = parquet(sensitivity)
         files["sensitivity.csv"] = sensitivity.to_csv(index=False, lineterminator="\n").encode()
+    if ratios is not None:
+        files["tokens_to_loss.parquet"] = parquet(ratios)
     for name, data in files.items():
         _write(folder / name, data)
     optional: dict[str, Path | None] = {}
@@ -119,7 +132,9 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
         boundary_html=optional["boundary.html"],
         boundary_png=optional["boundary.png"],
         boundary=optional["boundary.parquet"],
+        tokens_to_loss=optional["tokens_to_loss.parquet"],
         findings=found,
+        ratios=ratios,
     )
 
 

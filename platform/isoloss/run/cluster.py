@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 
 import ray
 
@@ -38,25 +39,29 @@ WORKER_ENVIRONMENT = {
 }
 
 
-def connect(address: str | None) -> None:
+def connect(address: str | None, workers: Mapping[str, str] = WORKER_ENVIRONMENT, **here: object) -> None:
     """Connect to the cluster at ``address`` (``"auto"``: this job's), or start one on this machine.
 
-    Raises ClusterError when there is none at the address.
+    ``workers`` are environment variables of its workers; ``here`` are options of ``ray.init`` for a cluster that is
+    started. Raises ClusterError when there is none at the address.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if ray.is_initialized():
         return
+    address = address or ("auto" if "RAY_ADDRESS" in os.environ else "local")
     try:
         ray.init(
-            address=address or ("auto" if "RAY_ADDRESS" in os.environ else "local"),
+            address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=True,
-            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            runtime_env={"env_vars": dict(workers)},
+            **(here if address == "local" else {}),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"cannot connect to Ray at {address or 'this machine'}: {error}") from None
+        where = "this machine" if address == "local" else address
+        raise ClusterError(f"cannot connect to Ray at {where}: {error}") from None
 
 
 def fit_slots(settings: RunSettings) -> int:

@@ -18,24 +18,14 @@ class Speed:
     """How many finished trials it was fitted to; 0 for an assumption."""
 
 
-ASSUMED = {"cpu": Speed(0.008, 2e10), "cuda": Speed(0.01, 5e13)}
+ASSUMED = {"cpu": Speed(0.008, 2e10), "cuda": Speed(0.01, 1.5e14)}
 """One core of a 2020s server; one data-centre GPU in bfloat16. Assumptions until trials have been measured."""
 
 
 def flops(trial: Trial) -> float:
-    """Return the floating-point operations of a trial: 6 a parameter and token (Kaplan et al. 2020), and attention.
-
-    The embedding is a lookup and counts nothing; evaluations count 2 a parameter and token.
-    """
-    task, model = trial.task, trial.model
-    head = (
-        task.vocab_size * model.width
-        if trial.head.kind == "linear"
-        else trial.head.parameters(task.vocab_size, model.width)
-    )
-    per_token = model.parameters + head + 2 * model.depth * model.width * task.positions
-    measured = len(trial.evaluation.steps(trial.steps)) * trial.evaluation.sequences * task.positions
-    return per_token * (6.0 * trial.tokens(trial.steps) + 2.0 * measured)
+    """Return the floating-point operations of a trial's training and of measuring its held-out loss."""
+    measured = len(trial.evaluation.steps(trial.steps)) * trial.task.held_out_tokens(trial.evaluation.sequences)
+    return trial.flops_per_token * trial.tokens(trial.steps) + trial.flops_per_token / 3 * measured
 
 
 def seconds(trial: Trial, speed: Speed) -> float:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,6 +14,8 @@ from ray import PlacementGroupID, tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from isoloss.config.tasks import Text
+from isoloss.data.shards import Shards
 from isoloss.errors import UsageError
 from isoloss.run import cluster
 from isoloss.run.book import Book, Summary
@@ -38,6 +41,13 @@ def check_batches(study: Study, workers: int) -> None:
                 f"a batch of {trial.batch_size} sequences is not divisible by {workers} workers a slot; "
                 "change the budget's batch_size or --workers-per-slot"
             )
+
+
+def check_data(study: Study, folder: Path) -> None:
+    """Raise DataError when a corpus of the study is not prepared in ``folder`` as the study says."""
+    tasks = {trial.task for trial in study.corners() if isinstance(trial.task, Text)}
+    for task in sorted(tasks, key=lambda task: (task.data.name, task.vocab_size)):
+        Shards.open(folder, task.data, task.vocab_size)
 
 
 def drive(

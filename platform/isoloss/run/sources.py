@@ -84,7 +84,7 @@ class _Function:
         except Exception as error:
             raise UsageError(self._explain(error)) from None
         if not isinstance(excess, Real) or isinstance(excess, bool):
-            raise UsageError(f"{self.name} must return an excess loss, a number of nats, not {excess!r}")
+            raise UsageError(f"{self.name} must return an excess loss, a number, not {excess!r}")
         return Replay(_curve(trial, float(excess)))
 
     def _explain(self, error: Exception) -> str:
@@ -175,7 +175,7 @@ class _Table:
 
 
 def _curve(trial: Trial, excess: float, about: Mapping[str, Any] = MappingProxyType({})) -> Curve:
-    """Return a curve that ends at ``excess`` nats above the floor, as a table's row ``about`` the trial says it did.
+    """Return a curve that ends at ``excess`` above the floor, as a table's row ``about`` the trial says it did.
 
     A row's outcome shapes the middle, so that the verdict under which it was given gives it again; without one, the
     loss has settled by then. A trial that stopped early at an unknown step stopped half way.
@@ -184,7 +184,8 @@ def _curve(trial: Trial, excess: float, about: Mapping[str, Any] = MappingProxyT
     initial = about.get("initial_loss")
     if initial is None:
         above = about.get("initial_excess")
-        initial = math.log(trial.task.vocab_size) if above is None else floor + above
+        uniform = math.log(trial.task.vocab_size) if trial.task.unit == "nats" else 8.0
+        initial = uniform if above is None else floor + above
     ended = about.get("ended", "budget") if math.isfinite(excess) else "nonfinite"
     final = floor + excess if math.isfinite(excess) else initial
     last = trial.steps

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from isoloss.config.base import is_name
 from isoloss.run.ledger import Ledger, LedgerError
-from isoloss.study import NAME, Study
+from isoloss.study import Study
 
 
 class State:
@@ -38,7 +39,7 @@ class State:
                 raise LedgerError(f"{study} was not run in {self.folder} yet; start it with `isoloss run {study}`")
             return definition, ledger
         known = [one.name for one, _ in self.studies()]
-        if not NAME.fullmatch(study) or not self.ledger(study).exists():
+        if not is_name(study) or not self.ledger(study).exists():
             offer = f"there are {', '.join(known)}" if known else "no study was run there yet"
             raise LedgerError(f"no study {study!r} in {self.folder}; {offer}")
         ledger = self.ledger(study)

@@ -1,6 +1,6 @@
 """What every task offers to training: batches that are a pure function of (seed, step)."""
 
-# B sequences of a batch, T positions
+# B sequences of a batch, T positions, U units of held-out data
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ UNSCORED = -100
 """Target of a position that is not scored (torch's ``ignore_index``)."""
 
 
+def share(size: int, rank: int, count: int) -> slice:
+    """Return which of ``size`` sequences are worker ``rank``'s of ``count``: contiguous, and together all of them."""
+    return slice(rank * size // count, (rank + 1) * size // count)
+
+
 class Batch(NamedTuple):
     """Token ids: ``inputs_BT`` below the task's input vocabulary, ``targets_BT`` below V or UNSCORED."""
 
@@ -20,16 +25,28 @@ class Batch(NamedTuple):
 
     def part(self, rank: int, count: int) -> Batch:
         """Return the sequences that worker ``rank`` of ``count`` trains or evaluates, contiguous and in order."""
-        size = len(self.inputs_BT)
-        start, end = rank * size // count, (rank + 1) * size // count
-        return Batch(self.inputs_BT[start:end], self.targets_BT[start:end])
+        part = share(len(self.inputs_BT), rank, count)
+        return Batch(self.inputs_BT[part], self.targets_BT[part])
+
+
+class HeldOut(NamedTuple):
+    """Fixed tokens on which the loss is measured, in U units that are independent: sequences, or documents of a text.
+
+    ``unit_BT`` says which unit a position belongs to, in no order that matters; unscored positions may say any. Of a
+    text, ``bytes_U`` are its units' bytes of UTF-8 and ``unigram_nats_U`` the loss of unigrams on their tokens, summed.
+    """
+
+    batch: Batch
+    unit_BT: Tensor
+    bytes_U: Tensor | None = None
+    unigram_nats_U: Tensor | None = None
 
 
 class Data(Protocol):
     """A trial's data, the same whatever the number of workers, restarts or slots."""
 
-    def train(self, step: int) -> Batch:
-        """Return the whole batch of update ``step``, counted from 0, over all workers."""
+    def train(self, step: int, rank: int = 0, count: int = 1) -> Batch:
+        """Return what worker ``rank`` of ``count`` trains on in update ``step``, counted from 0."""
 
-    def held_out(self) -> Batch:
-        """Return the fixed sequences on which the loss is measured, drawn apart from the training data."""
+    def held_out(self) -> HeldOut:
+        """Return what the loss is measured on, apart from the training data."""

@@ -7,28 +7,29 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from isoloss.config.parts import SpamLang
+from isoloss.config.tasks import SpamLang
 from isoloss.study import Trial
-from isoloss.tasks.base import Batch
+from isoloss.tasks.base import Batch, HeldOut
 
 
 class SpamLangData:
     """The sequences of one trial; see ``isoloss.SpamLang`` for what is scored."""
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.answers_V = answers(trial.task)
+    def __init__(self, trial: Trial, task: SpamLang) -> None:
+        self.trial, self.task = trial, task
+        self.answers_V = answers(task)
 
-    def train(self, step: int) -> Batch:
-        """Return the whole batch of update ``step``."""
-        return self._batch(self.trial.stream("data", step), self.trial.batch_size)
+    def train(self, step: int, rank: int = 0, count: int = 1) -> Batch:
+        """Return what worker ``rank`` of ``count`` trains on in update ``step``."""
+        return self._batch(self.trial.stream("data", step), self.trial.batch_size).part(rank, count)
 
-    def held_out(self) -> Batch:
-        """Return sequences of independently drawn symbols."""
-        return self._batch(self.trial.stream("held out"), self.trial.evaluation.sequences)
+    def held_out(self) -> HeldOut:
+        """Return sequences of independently drawn symbols, each a unit."""
+        batch = self._batch(self.trial.stream("held out"), self.trial.evaluation.sequences)
+        return HeldOut(batch, torch.arange(len(batch.inputs_BT))[:, None].expand_as(batch.inputs_BT))
 
     def _batch(self, seed: int, count: int) -> Batch:
-        task = self.trial.task
+        task = self.task
         # Scaling one uniform number, rather than drawing an integer below V, gives every vocabulary size the same
         # draws: sequence i of step s sits at the same quantile of the symbols in every cell.
         uniform_B = np.random.Generator(np.random.Philox(seed)).random(count)

@@ -14,7 +14,7 @@ from typing import Any
 
 from isoloss.config.axes import Choice, Log
 from isoloss.config.base import Part, canonical_json, plain, value_label
-from isoloss.result import SERIES, Result
+from isoloss.result import Result
 from isoloss.run.ledger import Claim
 from isoloss.study import Study, Trial
 
@@ -26,10 +26,15 @@ POINTS = {
     "train_loss": "train/loss",
     "gradient_norm": "train/gradient_norm",
     "learning_rate": "train/learning_rate",
+    "nats_per_token": "eval/nats_per_token",
+    "unigram_loss": "eval/unigram_loss",
 }
 """The metric that each column of a curve becomes; ``eval/excess`` is added from the loss."""
 
-CURVES = ("eval/excess", "eval/loss", "train/gradient_norm", "train/learning_rate", "train/loss")
+CURVES = (
+    *("eval/excess", "eval/loss", "eval/nats_per_token", "eval/unigram_loss"),
+    *("train/gradient_norm", "train/learning_rate", "train/loss"),
+)
 """Metrics with a value at every evaluation."""
 
 FINALS = (
@@ -168,8 +173,8 @@ def points(rows: Iterable[Mapping[str, Any]], floor: float) -> Iterator[Point]:
 def curve_rows(result: Result) -> list[dict[str, Any]]:
     """Return a result's curve as rows, with the columns that live rows have too."""
     curve = result.curve
-    columns = [curve.step, curve.loss, curve.standard_error, *(result.series[name] for name in SERIES)]
-    names = ("step", "loss", "standard_error", *SERIES)
+    columns = [curve.step, curve.loss, curve.standard_error, *result.series.values()]
+    names = ("step", "loss", "standard_error", *result.series)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -195,12 +200,10 @@ def finals(trial: Trial, result: Result) -> Iterator[Point]:
 def curve_csv(rows: list[dict[str, Any]], floor: float) -> str:
     """Return the whole curve as CSV, which MLflow shows as a table."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["step", "loss", "excess", "standard_error", *SERIES])
-    for row in rows:
-        writer.writerow(
-            [row["step"], row["loss"], row["loss"] - floor, row["standard_error"], *(row[name] for name in SERIES)]
-        )
+    columns = dict.fromkeys(["step", "loss", "excess", *(name for row in rows for name in row)])
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "excess": row["loss"] - floor} for row in rows)
     return out.getvalue()
 
 

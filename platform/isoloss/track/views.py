@@ -70,6 +70,7 @@ def note(study: Study, experiment_id: str) -> str:
         f"| `{axis_name(study, path)}` | `{path}` | {_range(axis)} | {log_copy(study, path) or '—'} |"
         for path, axis in study.axes.items()
     )
+    floor = "the task's floor" if study.task.floor_known else "0, since nobody knows the floor"
     links = "\n".join(f"- [{view.name}]({fragment(experiment_id, view)[1:]})" for view in views(study))
     return f"""# {study.name}
 
@@ -83,7 +84,7 @@ def note(study: Study, experiment_id: str) -> str:
 
 Each run below the study's run is one trial: one cell of the axes under one of {study.replicates} replicates.
 `result/*` are its final numbers, `eval/*` its held-out curve, `train/*` what was measured between evaluations;
-losses are in nats per scored token, and excess is loss above the task's floor. Charts are coloured by `{COLOUR}`,
+losses are in {study.task.unit_in_full}, and excess is loss above {floor}. Charts are coloured by `{COLOUR}`,
 of which less is better. The tag `isoloss.outcome` is converged, undertrained, plateaued, diverged or nonfinite; a
 diverged trial is a result, and its run is FINISHED. KILLED is a trial that a machine lost, SCHEDULED one that the
 next run will train.

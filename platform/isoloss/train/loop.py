@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,17 +18,16 @@ from torch import Tensor, nn
 from isoloss import tasks
 from isoloss.model.decoder import LanguageModel
 from isoloss.outcome import Curve
-from isoloss.result import SERIES, Result
+from isoloss.result import SERIES, TEXT_SERIES, Result
 from isoloss.study import Trial
-from isoloss.tasks.base import UNSCORED
+from isoloss.tasks.base import UNSCORED, Batch
+from isoloss.train.held_out import Meter
+from isoloss.train.prefetch import Prefetch
 from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
 
 CHECK_STEPS = 32
 """Updates between looks at the training series: each look waits for the device."""
-
-LOGITS_AT_ONCE = 2**24
-"""Logits held at once while measuring the held-out loss."""
 
 
 class Training:
@@ -40,8 +40,8 @@ class Training:
             )
         self.trial, self.settings, self.workers = trial, settings, workers
         self.device = torch.device(settings.device)
-        self.data = tasks.load(trial)
-        self.held_out = self.data.held_out().part(workers.rank, workers.count)
+        self.data = tasks.load(trial, Path(settings.data) if settings.data else None)
+        self.meter = Meter(self.data.held_out(), trial.task.vocab_size, workers, self.device)
         torch.manual_seed(trial.stream("training"))
         self.bare_model = LanguageModel(trial).to(self.device)
         self.model: nn.Module = self.bare_model
@@ -54,8 +54,10 @@ class Training:
         self.optimizer = build_optimizer(trial, self.parameters)
         self.evaluate_after = set(trial.evaluation.steps(trial.steps))
         self.step = 0
+        self.batches: Prefetch | None = None
         self.ended: str | None = None
-        self.curve: dict[str, list[Any]] = {name: [] for name in ("step", "loss", "standard_error", *SERIES)}
+        self.series = (*SERIES, *TEXT_SERIES) if self.meter.bytes_U is not None else SERIES
+        self.curve: dict[str, list[Any]] = {name: [] for name in ("step", "loss", "standard_error", *self.series)}
         self.pending: list[Tensor] = []  # (loss, gradient norm) of the updates since the last evaluation
         self.checked = 0  # how many of the pending updates are known to be finite
 
@@ -64,12 +66,14 @@ class Training:
     def update(self) -> None:
         """Take one step of the optimizer."""
         trial = self.trial
-        batch = self.data.train(self.step).part(self.workers.rank, self.workers.count)
+        if self.batches is None:
+            self.batches = Prefetch(self._batch, self.step, trial.steps, self.device)
+        batch = next(self.batches)
         self.learning_rate = trial.optimizer.learning_rate * trial.optimizer.schedule.factor(self.step, trial.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
         with self._precision():
-            loss_BT = self.model(batch.inputs_BT.to(self.device), batch.targets_BT.to(self.device))
+            loss_BT = self.model(batch.inputs_BT, batch.targets_BT)
         # Every worker holds equally many scored tokens, so the mean of their means is the batch's mean.
         loss = loss_BT.sum() / (batch.targets_BT != UNSCORED).sum()
         loss.backward()
@@ -80,6 +84,14 @@ class Training:
         self.pending.append(torch.stack([mean, norm]))
         self.step += 1
 
+    def _batch(self, step: int) -> Batch:
+        return self.data.train(step, self.workers.rank, self.workers.count)
+
+    def close(self) -> None:
+        """End what runs beside the training."""
+        if self.batches is not None:
+            self.batches.close()
+
     def _precision(self) -> AbstractContextManager[Any]:
         if self.settings.dtype == "float32":
             return nullcontext()
@@ -89,17 +101,21 @@ class Training:
 
     def evaluate(self) -> None:
         """Add one point to the curve, or end the trial when it is not finite or the study's rule says so."""
-        loss, standard_error = self._held_out_loss()
         train_loss, gradient_norm = self._since_last()
-        if not all(math.isfinite(value) for value in (loss, standard_error, train_loss or 0.0, gradient_norm or 0.0)):
+        point: dict[str, float | None] = {
+            "step": self.step,
+            "train_loss": train_loss,
+            "gradient_norm": gradient_norm,
+            "learning_rate": self.learning_rate if self.step else None,
+            **self.meter.measure(self._held_out_loss),
+        }
+        if not all(math.isfinite(value) for value in point.values() if value is not None):
             if self.step == 0:
                 raise ValueError("the loss is not finite before the first update")
             self.ended = "nonfinite"
             return
-        rate = self.learning_rate if self.step else None
-        point = (self.step, loss, standard_error, train_loss, gradient_norm, rate)
-        for series, value in zip(self.curve.values(), point, strict=True):
-            series.append(value)
+        for name, series in self.curve.items():
+            series.append(point.get(name))
         if self._far_above_initial():
             self.ended = "above_initial"
         elif self.step == self.trial.steps:
@@ -117,23 +133,10 @@ class Training:
             since = step
         return self.step - max(since, self.trial.optimizer.schedule.warmup * steps) >= stop.for_share * steps
 
-    @torch.no_grad()
-    def _held_out_loss(self) -> tuple[float, float]:
-        """Return mean and standard error over the held-out sequences, in nats per scored token."""
-        total, (inputs_BT, targets_BT) = self.trial.evaluation.sequences, self.held_out
-        # Each worker fills its own places of one vector, so that the sum over workers and the order of addition
-        # do not depend on how many there are.
-        loss_of_sequence = torch.zeros(total, dtype=torch.float64, device=self.device)
-        place = self.workers.rank * total // self.workers.count
-        at_once = max(1, LOGITS_AT_ONCE // (self.trial.task.vocab_size * inputs_BT.shape[1]))
-        for inputs, targets in zip(inputs_BT.split(at_once), targets_BT.split(at_once), strict=True):
-            with self._precision():
-                loss_BT = self.bare_model(inputs.to(self.device), targets.to(self.device))
-            mean_B = loss_BT.double().sum(1) / (targets != UNSCORED).sum(1).to(self.device)
-            loss_of_sequence[place : place + len(inputs)] = mean_B
-            place += len(inputs)
-        loss_of_sequence = self.workers.sum(loss_of_sequence)
-        return float(loss_of_sequence.mean()), float(loss_of_sequence.std() / total**0.5)
+    def _held_out_loss(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        with self._precision():
+            loss_BT: Tensor = self.bare_model(inputs_BT, targets_BT)
+        return loss_BT
 
     def _since_last(self) -> tuple[float | None, float | None]:
         """Return mean training loss and largest gradient norm since the last evaluation."""
@@ -211,29 +214,15 @@ def train(
     ``settings.checkpoint_seconds`` and ``report`` with each new point of the curve.
     Raises ValueError when the batch is not divisible by the number of workers.
     """
-    started = saved = time.monotonic()
-    saving = measuring = 0.0
+    started = time.monotonic()
     training = Training(trial, settings, workers)
     if checkpoint is not None:
         training.restore(checkpoint)
     resumed_at = training.step
-    while training.ended is None:
-        measured = training.curve["step"][-1:] == [training.step]
-        if training.step in training.evaluate_after and not measured:
-            begun = time.monotonic()
-            training.evaluate()
-            measuring += time.monotonic() - begun
-            if training.ended != "nonfinite" and workers.rank == 0:
-                report({name: series[-1] for name, series in training.curve.items()})
-            continue
-        if workers.rank == 0 and training.step > resumed_at and time.monotonic() - saved >= settings.checkpoint_seconds:
-            begun = time.monotonic()
-            save(training.save())
-            saved = time.monotonic()
-            saving += saved - begun
-        training.update()
-        if not training.finite():
-            training.ended = "nonfinite"
+    try:
+        saving, measuring = _run(training, settings, save, report)
+    finally:
+        training.close()
     points = {name: tuple(series) for name, series in training.curve.items()}
     curve = Curve(points["step"], points["loss"], points["standard_error"], trial.task.floor, training.ended)  # type: ignore[arg-type]
     machine = {
@@ -246,4 +235,35 @@ def train(
         "saving_seconds": saving,
         "resumed_at": resumed_at,
     }
-    return Result(trial.key, trial.canonical, curve, {name: points[name] for name in SERIES}, machine)
+    return Result(trial.key, trial.canonical, curve, {name: points[name] for name in training.series}, machine)
+
+
+def _run(
+    training: Training, settings: Settings, save: Callable[[bytes], None], report: Callable[[dict[str, Any]], None]
+) -> tuple[float, float]:
+    """Train to the end; return the seconds that saving and measuring took."""
+    saved = time.monotonic()
+    saving = measuring = 0.0
+    resumed_at = training.step
+    while training.ended is None:
+        measured = training.curve["step"][-1:] == [training.step]
+        if training.step in training.evaluate_after and not measured:
+            begun = time.monotonic()
+            training.evaluate()
+            measuring += time.monotonic() - begun
+            if training.ended != "nonfinite" and training.workers.rank == 0:
+                report({name: series[-1] for name, series in training.curve.items()})
+            continue
+        if (
+            training.workers.rank == 0
+            and training.step > resumed_at
+            and time.monotonic() - saved >= settings.checkpoint_seconds
+        ):
+            begun = time.monotonic()
+            save(training.save())
+            saved = time.monotonic()
+            saving += saved - begun
+        training.update()
+        if not training.finite():
+            training.ended = "nonfinite"
+    return saving, measuring

@@ -12,7 +12,8 @@ from isoloss.config.base import Part
 class Settings(Part):
     """Device, precision and compilation of training, and how often a trial can be resumed from.
 
-    ``threads`` bounds torch's threads in each CPU worker: two processes of one thread beat one of two.
+    ``threads`` bounds torch's threads in each CPU worker: two processes of one thread beat one of two. ``data`` is the
+    folder of prepared corpora, seen by every worker; empty: where ``isoloss.prepared`` looks.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -20,6 +21,7 @@ class Settings(Part):
     compile: bool = False
     threads: Annotated[int, Field(ge=1)] = 1
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
+    data: str = ""
 
     @property
     def arithmetic(self) -> dict[str, Any]:

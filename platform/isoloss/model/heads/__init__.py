@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from isoloss.config.parts import Decoder, Linear, LowRank
+from isoloss.config.heads import Linear, LowRank
+from isoloss.config.parts import Decoder
 from isoloss.model.heads.base import Head
 from isoloss.model.heads.linear import LinearHead
 from isoloss.model.heads.low_rank import LowRankHead
