@@ -8,11 +8,12 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
-# torch comes first, through the constraints: a plain `torch` would pull gigabytes of CUDA libraries.
+# torch comes first, through the constraints: a plain `torch` would pull gigabytes of CUDA libraries. Compiling every
+# module, also those that nobody imports, would take a minute.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -23,7 +24,7 @@ test: $(STAMP)
 
 # What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium).
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not gpu" --durations=10
+	$(BIN)/python -m pytest -n 2 -m "slow and not gpu" --durations=10
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

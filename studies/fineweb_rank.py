@@ -50,10 +50,10 @@ def small() -> Study:
         model=Decoder(width=64, depth=2),
         head=LowRank(rank=64),
         optimizer=AdamW(learning_rate=3e-3),
-        budget=Tokens(300_000, batch_size=8),
+        budget=Tokens(200_000, batch_size=8),
         axes={"head.rank": Choice(2, 8, 64), "optimizer.learning_rate": Log(3e-4, 3e-2, points=5)},
         replicates=3,
-        evaluation=Evaluation(sequences=48, points=20),
+        evaluation=Evaluation(sequences=24, points=12),
         verdict=Verdict(converged_below=3.0),
     )
 

@@ -53,7 +53,7 @@ def small() -> Study:
             "optimizer.learning_rate": Choice(3e-3, 1e-2),
         },
         replicates=2,
-        evaluation=Evaluation(sequences=48, points=16),
+        evaluation=Evaluation(sequences=24, points=12),
         verdict=Verdict(converged_below=3.0),
     )
 

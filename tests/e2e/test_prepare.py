@@ -22,7 +22,7 @@ from isoloss.study_file import load_corpus
 
 pytestmark = pytest.mark.slow
 
-FILES, DOCUMENTS = 8, 500
+FILES, DOCUMENTS = 8, 400
 CORPUS = """
 from isoloss import Corpus, Files, Ladder
 
@@ -36,7 +36,7 @@ WORKER = "ray::tokenise_file"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a corpus of random words, some 12 MB in 8 files."""
+    """A folder with a corpus of random words, some 10 MB in 8 files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ISOLOSS_DATA", raising=False)
     draw = random.Random(0)
@@ -56,30 +56,18 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def test_killed_workers_and_drivers_change_no_byte(place: Path) -> None:
     prepare(load_corpus("corpus.py"), place / "undisturbed")
-    folder, draw = place / ".isoloss/data/kills", random.Random()
+    folder = place / ".isoloss/data/kills"
 
     def shards() -> int:
         return len(list(folder.glob("tokens/*/*.arrow")))
 
-    def start(least_shards: int) -> Command:
-        run = Command("data", "prepare", "corpus.py", "--workers", "2", cwd=place)
-        until(lambda: shards() >= least_shards, "nothing was tokenised")
-        time.sleep(draw.random())
-        return run
-
-    run = start(least_shards=1)
+    run = Command("data", "prepare", "corpus.py", "--workers", "2", cwd=place)
     try:
+        until(shards, "nothing was tokenised")
+        time.sleep(random.random())
         run.kill(WORKER)
         before = shards()
         until(lambda: shards() > before, "no shard came after a worker's death")
-        os.kill(run.process.pid, signal.SIGINT)
-        assert run.wait() == 130, run.output
-        assert "run the same command to go on" in run.output
-        assert "Traceback" not in run.output
-    finally:
-        run.end()
-    run = start(least_shards=shards() + 1)
-    try:
         os.kill(run.process.pid, signal.SIGKILL)
     finally:
         run.end()
@@ -87,16 +75,6 @@ def test_killed_workers_and_drivers_change_no_byte(place: Path) -> None:
     code, output = isoloss("data", "prepare", "corpus.py", "--workers", "2", cwd=place)
     assert code == 0, output
     assert everything(folder) == everything(place / "undisturbed")
-
-
-def test_what_a_task_finds_wrong_is_one_message(place: Path) -> None:
-    pq.write_table(pa.table({"id": ["a"], "body": ["b"]}), "source/5.parquet")
-    code, output = isoloss("data", "prepare", "corpus.py", "--workers", "2", cwd=place)
-    assert code == 2
-    assert output.startswith("isoloss: ")
-    assert "source/5.parquet" in output
-    assert "no 'text'" in output
-    assert output.count("\n") == 1
 
 
 def test_a_file_whose_workers_keep_dying_is_named(place: Path) -> None:

@@ -87,6 +87,17 @@ def test_a_prepared_corpus_is_told_listed_checked_and_found(
     )  # fmt: skip
 
 
+def test_an_interrupt_says_how_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isoloss.run.prepare.prepare", interrupted)
+    code, out, err = call(capsys, monkeypatch, "prepare", "corpus.py")
+    assert (code, out, err) == (130, "", "isoloss: interrupted; run the same command to go on\n")
+
+
 def test_a_corpus_that_was_begun_is_listed_as_such(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

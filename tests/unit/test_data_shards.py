@@ -16,9 +16,9 @@ import pytest
 
 import isoloss
 from isoloss import Prepared, Size
-from isoloss.data.card import DataError
+from isoloss.data.card import DataError, card_text
 from isoloss.data.order import Order
-from isoloss.data.shards import Shards, card_text
+from isoloss.data.shards import Shards
 
 SEPARATOR = 3
 VOCABULARIES = {50: "uint16", 70_000: "uint32"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from isoloss.config.base import is_name
+from pydantic import ValidationError
+
+from isoloss.config.base import is_name, messages
 from isoloss.config.tasks import Prepared
 from isoloss.errors import UsageError
 
@@ -38,10 +40,27 @@ def prepared(name: str) -> Prepared:
 
     Raises DataError when there is none.
     """
-    folder = data_folder() / name
-    if not is_name(name) or not (folder / CARD).is_file():
+    return read_card(data_folder(), name)
+
+
+def read_card(folder: Path, name: str) -> Prepared:
+    """Return the card of a corpus in a data folder; raises DataError when there is none, or another isoloss's."""
+    path = folder / name / CARD
+    if not is_name(name) or not path.is_file():
         raise DataError(
-            f"no corpus {name!r} is prepared in {folder.parent}; prepare it with `isoloss data prepare`, or set "
+            f"no corpus {name!r} is prepared in {folder}; prepare it with `isoloss data prepare`, or set "
             f"{ENVIRONMENT} to the folder that has it"
         )
-    return Prepared.model_validate_json((folder / CARD).read_text())
+    try:
+        return Prepared.model_validate_json(path.read_text())
+    except ValidationError as error:
+        raise DataError(
+            f"{path} cannot be read by this isoloss: {messages(error)}; delete the corpus's folder and prepare it again"
+        ) from None
+
+
+def card_text(data: Prepared) -> str:
+    """Return a card as Python, to be written into a study."""
+    fields = "".join(f"    {name}={value!r},\n" for name, value in data if name != "sizes")
+    sizes = "".join(f"        {size!r},\n" for size in data.sizes)
+    return f"Prepared(\n{fields}    sizes=(\n{sizes}    ),\n)"

@@ -88,6 +88,7 @@ def _prepare(corpus: Corpus, layout: Layout, each: Each, say: Say) -> None:
     _run(each, "tokenise", tokenise_file, [job for job in unfinished if job.vocab_sizes])
     for vocab_size in vocab_sizes:
         _total(layout, vocab_size, separator, len(jobs))
+    remove_unfinished(layout.root)  # what workers left that died meanwhile
     manifest = describe(corpus.name, layout, len(jobs), vocab_sizes)
     write_json(layout.manifest, manifest)
     write_json(layout.card, card(manifest).canonical)

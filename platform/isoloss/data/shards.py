@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from isoloss.config.base import messages, value_label
+from isoloss.config.base import value_label
 from isoloss.config.tasks import Prepared, Size
-from isoloss.data.card import ENVIRONMENT, DataError
+from isoloss.data.card import ENVIRONMENT, DataError, card_text, read_card
 from isoloss.data.files import AGAIN, read_arrow, read_json
 from isoloss.data.layout import PARTS, Layout
 
@@ -72,7 +71,7 @@ class Shards:
 
         Raises DataError when it is not prepared there, is another than ``data`` says, or lacks a part.
         """
-        card = _card(folder, data.name)
+        card = read_card(folder, data.name)
         _refuse_difference(folder, data, card)
         size = next((size for size in card.sizes if size.vocab_size == vocab_size), None)
         if size is None:
@@ -118,26 +117,6 @@ class Shards:
             np.repeat(np.arange(documents), [len(text) for text in texts]),
             self._held_out_bytes_U[chosen],
         )
-
-
-def card_text(data: Prepared) -> str:
-    """Return a card as Python, to be written into a study."""
-    fields = "".join(f"    {name}={value!r},\n" for name, value in data if name != "sizes")
-    sizes = "".join(f"        {size!r},\n" for size in data.sizes)
-    return f"Prepared(\n{fields}    sizes=(\n{sizes}    ),\n)"
-
-
-def _card(folder: Path, name: str) -> Prepared:
-    path = Layout(folder / name).card
-    if not path.is_file():
-        raise DataError(
-            f"no corpus {name!r} is prepared in {folder}; prepare it with `isoloss data prepare`, or set "
-            f"{ENVIRONMENT} to the folder that has it"
-        )
-    try:
-        return Prepared.model_validate_json(path.read_text())
-    except ValidationError as error:
-        raise DataError(f"{path} cannot be read by this isoloss: {messages(error)}; {AGAIN}") from None
 
 
 def _refuse_difference(folder: Path, data: Prepared, card: Prepared) -> None:

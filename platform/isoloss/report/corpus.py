@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from isoloss.config.tasks import Prepared
+from isoloss.data.card import card_text
 from isoloss.data.files import read_json
 from isoloss.data.layout import Layout
-from isoloss.data.shards import card_text
 
 
 def corpora(data: Path) -> list[dict[str, Any]]:
