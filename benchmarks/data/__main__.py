@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of each timing, of which the least counts")
     parser.add_argument("--memory", type=float, nargs="*", metavar="GB", help="peak memory on corpora of these sizes")
     parser.add_argument("--vocab-size", type=int, default=8192, help="for --memory")
+    parser.add_argument("--train-gb", type=float, default=None, help="for --memory: text that is cut into tokens")
     parser.add_argument("--workers", type=int, default=2, help="for --memory")
     parser.add_argument("--kills", type=int, default=0, metavar="N", help="kill N runs at random moments")
     parser.add_argument("--seed", type=int, default=0, help="for --kills")
@@ -32,7 +33,7 @@ def main() -> None:
         from benchmarks.data.memory import memory
 
         for gigabytes in options.memory or (1.0, 4.0):
-            memory(gigabytes, options.vocab_size, options.workers)
+            memory(gigabytes, options.train_gb, options.vocab_size, options.workers)
     if options.kills:
         from benchmarks.data.kills import kills
 

@@ -13,17 +13,23 @@ from tests.e2e.command import MARK, Command
 LOOK_SECONDS = 1.0
 DECLARED = """
 from isoloss import Corpus, Files, Ladder
-corpus = Corpus(name="bench", source=Files("source/*.parquet"), tokenizer=Ladder({vocab_size}))
+corpus = Corpus(
+    name="bench", source=Files("source/*.parquet"), tokenizer=Ladder({vocab_size}), train_bytes={train_bytes}
+)
 """
 
 
-def memory(gigabytes: float, vocab_size: int, workers: int) -> None:
-    """Print the peak while a corpus of so many gigabytes of text is prepared, and who held it."""
+def memory(gigabytes: float, train_gigabytes: float | None, vocab_size: int, workers: int) -> None:
+    """Print the peak while a corpus of so many gigabytes of text is prepared, and who held it.
+
+    ``train_gigabytes`` bounds what is cut into tokens, which takes longest; all is scanned and selected from.
+    """
+    train_bytes = None if train_gigabytes is None else int(train_gigabytes * 1e9)
     with tempfile.TemporaryDirectory(prefix="isoloss-bench-") as scratch:
         source = Path(scratch, "source")
         source.mkdir()
         write_text(source, int(gigabytes * 1e9))
-        Path(scratch, "corpus.py").write_text(DECLARED.format(vocab_size=vocab_size))
+        Path(scratch, "corpus.py").write_text(DECLARED.format(vocab_size=vocab_size, train_bytes=train_bytes))
         begun = time.monotonic()
         run = Command("data", "prepare", "corpus.py", "--data", "data", "--workers", str(workers), cwd=Path(scratch))
         try:

@@ -21,6 +21,9 @@ from isoloss.study import Study
 
 PANEL, TITLE, AXIS, GAP = 190, 38, 44, 22
 LEFT, RIGHT = 64, 130
+LOSSES = (0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)
+"""Where the scale of a loss without a known floor is labelled."""
+
 MOST_CURVES = 1500
 """So many curves are drawn at most, those of the first replicates; the page says so when there are more."""
 START = 0.5
@@ -32,7 +35,7 @@ def curves_figure(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]
 
     Both axes are logarithmic. Step 0 is drawn at ``START``; an excess below a hundredth of the convergence threshold
     is drawn there, and one above ten times the largest initial excess is drawn at that. Where nobody knows the floor,
-    the scale starts below the lowest loss.
+    the scale holds all losses up to 1.3 times the largest initial one.
     """
     return _Curves(study, table, curves).figure()
 
@@ -44,9 +47,13 @@ class _Curves:
         groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
         self.panels = list(split(study, table, groups))[:MOST_PANELS]
         highest = max((curve.initial_loss - curve.floor for curve in curves.values()), default=1.0)
-        self.low, self.high = study.verdict.converged_below / 100, 10 * highest
-        if not study.task.floor_known:
-            self.low = 0.9 * min((min(curve.loss) for curve in curves.values()), default=1.0)
+        if study.task.floor_known:
+            self.low, self.high = study.verdict.converged_below / 100, 10 * highest
+            self.range = [math.log10(self.low) - 0.1, math.log10(self.high) - 0.7]
+        else:
+            lowest = min((min(curve.loss) for curve in curves.values()), default=highest)
+            self.low, self.high = 0.95 * min(lowest, study.verdict.converged_below), 1.3 * highest
+            self.range = [math.log10(self.low), math.log10(self.high)]
         self.last = max((curve.step[-1] for curve in curves.values()), default=1)
         self.colours = self._colours(table)
 
@@ -123,7 +130,10 @@ class _Curves:
     def _axes(self, suffix: str, x: list[float], y: list[float], first: bool, bottom: bool) -> dict[str, Any]:
         decades = [10**i for i in range(math.floor(math.log10(self.last)) + 1)]
         look = {"zeroline": False, "gridcolor": "#ececec", "linecolor": "#999999", "showline": True, "type": "log"}
-        low, high = math.log10(self.low), math.log10(self.high)
+        marks: dict[str, Any] = {"dtick": 1, "tickformat": "~g"}
+        if not self.study.task.floor_known:
+            values = [value for value in LOSSES if self.low <= value <= self.high]
+            marks = {"tickvals": values, "ticktext": [f"{value:g}" for value in values]}
         return {
             f"xaxis{suffix}": {
                 **look, "domain": x, "anchor": f"y{suffix}", **({"matches": "x"} if suffix else {}),
@@ -133,7 +143,7 @@ class _Curves:
             },
             f"yaxis{suffix}": {
                 **look, "domain": y, "anchor": f"x{suffix}", **({"matches": "y"} if suffix else {}),
-                "range": [low - 0.1, high - 0.7], "dtick": 1, "showticklabels": first, "tickformat": "~g",
+                "range": self.range, "showticklabels": first, **marks,
                 "title": {"text": f"{self.loss} ({self.study.task.unit})" if first else "", "standoff": 8},
             },
         }  # fmt: skip

@@ -102,9 +102,15 @@ class Ticks:
         return max((len(line) for lines in self.lines for line in lines), default=6)
 
 
-def excess_ticks(bounds: tuple[float, float]) -> tuple[list[float], list[str]]:
-    """Return where the scale of excess losses is labelled, as logarithms and as texts: its low end and the decades."""
+def excess_ticks(study: Study, bounds: tuple[float, float]) -> tuple[list[float], list[str]]:
+    """Return where the scale of losses is labelled, as logarithms and as texts: its low end and the decades.
+
+    Losses whose floor nobody knows span no decades: the scale is labelled at its ends and its middle.
+    """
     low, high = bounds
+    if not study.task.floor_known:
+        ends = [low, (low + high) / 2, high]
+        return ends, [f"{10**end:.3g}" for end in ends]
     decades = [float(i) for i in range(math.ceil(low), math.floor(high + 1e-9) + 1) if i > low + 0.4]
     return [low, *decades], [f"≤{10**low:g}", *(f"{10**decade:g}" for decade in decades)]
 
@@ -200,7 +206,7 @@ class _Surface:
         return figure
 
     def _colours(self, height: int) -> dict[str, Any]:
-        values, texts = excess_ticks(self.bounds)
+        values, texts = excess_ticks(self.study, self.bounds)
         return {
             "colorscale": SCALE,
             "cmin": self.bounds[0],

@@ -182,7 +182,7 @@ class _Picture:
         top = height - TOP - self.title - ABOVE
         place = ((WIDTH - RIGHT + 0.12) / WIDTH, (top - tall) / height, 0.11 / WIDTH, tall / height)
         bar = figure.colorbar(image, cax=figure.add_axes(place))
-        values, texts = excess_ticks(self.bounds)
+        values, texts = excess_ticks(self.study, self.bounds)
         bar.set_ticks(values, labels=texts)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.ax.set_title(self.study.task.unit, fontsize=7.5, loc="left", pad=4)
