@@ -15,10 +15,26 @@ import pandas as pd
 import pytest
 from ledger_contract import ARITHMETIC, small_result, small_study
 
-from isoloss import Choice, Curve, Decoder, Linear, Log, LowRank, Optuna, Outcome, Random, Study, Trial, cli
+from isoloss import (
+    Choice,
+    Curve,
+    Decoder,
+    Linear,
+    Log,
+    LowRank,
+    Optuna,
+    Outcome,
+    Prepared,
+    Random,
+    Study,
+    Text,
+    Tokens,
+    Trial,
+    cli,
+)
 from isoloss.analysis.table import trials_table
 from isoloss.errors import UsageError
-from isoloss.report.write import parquet
+from isoloss.report.write import parquet, write_report
 from isoloss.run.book import Book
 from isoloss.run.cost import ASSUMED, seconds
 from isoloss.run.ledger import Claim, Ledger, LedgerError
@@ -453,3 +469,17 @@ def test_the_command_says_in_json_what_failed_or_stopped(
     assert (code, facts["done"], facts["gave_up"], facts["interrupted"]) == (0, 8, {}, False)
     assert 0 < facts["utilisation"] <= 1
     assert facts["virtual_seconds"] > 0
+
+
+def test_a_text_that_is_not_prepared_can_be_simulated_and_reported(tmp_path: Path) -> None:
+    task = Text(data=Prepared(name="web"), vocab_size=64, sequence_length=4)
+    axes = {RANK: Choice(2, 4), RATE: Log(1e-3, 1e-1, points=3)}
+    text = study(task=task, head=LowRank(rank=2), budget=Tokens(64, batch_size=4), axes=axes)
+    ledger = Ledger(tmp_path / "ledger")
+    run(text, ledger, Answers(lambda cell, trial: 1.5 + 1 / cell[RANK]))
+    written = write_report(text, ledger, tmp_path / "report")
+    table = pd.read_parquet(written.trials)
+    assert sorted(set(table["final_loss"])) == [1.75, 2.0]
+    assert "text_bytes" not in table
+    assert written.ratios is not None
+    assert not len(written.ratios), "nobody knows how much text a token is"

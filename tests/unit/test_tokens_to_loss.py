@@ -96,3 +96,15 @@ def test_ratios_are_told_in_the_terminal_and_on_the_page() -> None:
     assert "head rank 16 reaches the final loss of head rank 2 with 0.25 of its training." in out.getvalue()
     assert "median loss in bits per byte" in out.getvalue().replace("\n", " ")
     assert "<td>0.25</td><td>–</td><td>1 of 1</td>" in ratios_body(STUDY, ratios)
+
+
+def test_arms_at_one_learning_rate_are_compared_and_told_too() -> None:
+    study = STUDY.model_copy(update={"axes": {"head.rank": STUDY.axes["head.rank"]}})
+    table, curves = study_of({(2, 1e-3, 0): 1.0, (16, 1e-3, 0): 5.0})
+    table = table.drop(columns="optimizer.learning_rate")
+    ratios = tokens_to_loss(study, table, curves.__getitem__)
+    assert ratios["ratio"].tolist() == pytest.approx([1 / 5])
+    out = io.StringIO()
+    counts = {"tokens": 1, "budget_steps": 1000, "standard_error": 0.01, "floor": 0.0, "ended": "budget"}
+    terminal_map(study, table.assign(**counts), Console(file=out, width=200), ratios=ratios)
+    assert "head rank 16 reaches the final loss of head rank 2 with 0.2 of its training." in out.getvalue()

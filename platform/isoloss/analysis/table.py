@@ -45,12 +45,14 @@ def row(study: Study, cell: dict[str, Any], trial: Trial, result: Result) -> dic
 
 
 def _of_text(trial: Trial, result: Result) -> dict[str, Any]:
-    """Return what only a text has: the bytes of text trained on, and its final losses in other units."""
-    if not isinstance(trial.task, Text):
+    """Return what only a text has: the bytes of text trained on, where known, and its final losses in other units."""
+    task = trial.task
+    if not isinstance(task, Text):
         return {}
-    text, tokens = trial.task.training_text("bytes"), trial.tokens(result.curve.step[-1])
     losses = {name: result.series[name][-1] for name in TEXT_SERIES if name in result.series}
-    return {"text_bytes": tokens * text.bytes / text.tokens, **losses}
+    if task.size is None or task.data.bytes is None:
+        return losses  # simulated: nothing is trained on a corpus of unknown size
+    return {"text_bytes": trial.tokens(result.curve.step[-1]) * task.data.bytes / task.size.tokens, **losses}
 
 
 def trials_table(study: Study, ledger: Ledger) -> pd.DataFrame:

@@ -35,13 +35,14 @@ def tokens_to_loss(study: Study, trials: pd.DataFrame, curve_of: Callable[[str],
     holds too. The amount is counted in bytes of text, which at one vocabulary is the ratio of tokens, too (Godey &
     Artzi 2026: a sixteenth). ``ratio`` is the geometric mean over the replicates that both arms have, ``low`` and
     ``high`` its 95 % interval by Student's t over their logarithms (NaN for one replicate); all three are NaN where
-    some replicate never reaches that loss, and ``reached`` counts those that do. Curves are read as straight lines
+    some replicate never reaches that loss, and ``reached`` counts those that do. The table is empty where the size of
+    the corpus is not known. Curves are read as straight lines
     over the logarithm of the step, between evaluations.
     """
     down = study.map_axes[1]
     rows: list[dict[str, Any]] = []
     others = tuple(path for path in study.axes if path not in (down, LEARNING_RATE))
-    if len(trials) and down != LEARNING_RATE:
+    if "text_bytes" in trials and down != LEARNING_RATE:
         for values, group in split(study, trials, others):
             arms = {value: _best(arm) for value, arm in group.groupby(down, sort=False)}
             if len(arms) < 2:

@@ -17,6 +17,9 @@ CARD = "card.json"
 ENVIRONMENT = "ISOLOSS_DATA"
 
 
+AGAIN = "delete the corpus's folder and prepare it again"
+
+
 class DataError(UsageError):
     """A corpus cannot be used or prepared as asked; the message names the file, row or field."""
 
@@ -54,9 +57,7 @@ def read_card(folder: Path, name: str) -> Prepared:
     try:
         return Prepared.model_validate_json(path.read_text())
     except ValidationError as error:
-        raise DataError(
-            f"{path} cannot be read by this isoloss: {messages(error)}; delete the corpus's folder and prepare it again"
-        ) from None
+        raise DataError(f"{path} cannot be read by this isoloss: {messages(error)}; {AGAIN}") from None
 
 
 def card_text(data: Prepared) -> str:

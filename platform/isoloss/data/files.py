@@ -13,10 +13,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from isoloss.data.card import DataError
+from isoloss.data.card import AGAIN, DataError
 
 UNFINISHED = ".unfinished"
-AGAIN = "delete the corpus's folder and prepare it again"
 
 
 @contextmanager

@@ -17,10 +17,9 @@ from pydantic import ValidationError
 from isoloss.config.base import messages, value_label
 from isoloss.config.corpus import Corpus, Files, Hub, Ladder, Tokenizer
 from isoloss.config.tasks import Prepared
-from isoloss.data.card import DataError
+from isoloss.data.card import AGAIN, DataError
 from isoloss.data.encoder import Encoder
 from isoloss.data.files import (
-    AGAIN,
     read_arrow,
     read_json,
     remove_unfinished,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from isoloss.config.base import value_label
 from isoloss.config.tasks import Prepared, Size
-from isoloss.data.card import ENVIRONMENT, DataError, card_text, read_card
-from isoloss.data.files import AGAIN, read_arrow, read_json
+from isoloss.data.card import AGAIN, ENVIRONMENT, DataError, card_text, read_card
+from isoloss.data.files import read_arrow, read_json
 from isoloss.data.layout import PARTS, Layout
 
 Ids = NDArray[np.unsignedinteger[Any]]

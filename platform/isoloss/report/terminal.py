@@ -69,6 +69,7 @@ class _Printer:
             self.panel(panel, layout)
         self.legend(cells)
         self.findings()
+        self.tokens_to_loss()
 
     def cells(self) -> pd.DataFrame:
         if not self.plane.points:
@@ -144,12 +145,15 @@ class _Printer:
             says = "; ".join((words.range_in_words(row), *measured))
             self.say(f"{group}: {says}." if group else f"{says[0].upper()}{says[1:]}.")
         self.say(words.how_measured(self.study, table), style="dim")
-        if self.ratios is not None and len(self.ratios):
-            self.console.print()
-            for row in records(self.ratios):
-                group = words.combination(self.names, {path: row[path] for path in self.study.axes if path in row})
-                self.say(f"{group + ': ' if group else ''}{words.ratio_in_words(self.study, row)}.")
-            self.say(words.how_ratios_are_measured(self.ratios), style="dim")
+
+    def tokens_to_loss(self) -> None:
+        if self.ratios is None or not len(self.ratios):
+            return
+        self.console.print()
+        for row in records(self.ratios):
+            group = words.combination(self.names, {path: row[path] for path in self.study.axes if path in row})
+            self.say(f"{group + ': ' if group else ''}{words.ratio_in_words(self.study, row)}.")
+        self.say(words.how_ratios_are_measured(self.ratios), style="dim")
 
     def boundary(self, found: Findings, search: Boundary) -> None:
         from isoloss.report import boundary_words

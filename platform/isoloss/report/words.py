@@ -174,7 +174,10 @@ def ratio_in_words(study: Study, row: Mapping[str, Any]) -> str:
 
 def how_ratios_are_measured(ratios: pd.DataFrame) -> str:
     """Return in words what a tokens-to-loss ratio is."""
-    replicates = f"geometric mean of {ratios['replicates'].max()} paired replicates, interval by Student's t"
+    count = ratios["replicates"].max()
+    replicates = (
+        f"geometric mean of {count} paired replicates, interval by Student's t" if count > 1 else "one replicate"
+    )
     return (
         "Tokens-to-loss ratio: the bytes of text that an arm has read when its held-out loss first reaches the final "
         "loss of the worst arm, over all that the worst arm read; each arm at its own best learning rate, the faster "
