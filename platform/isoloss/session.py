@@ -121,7 +121,7 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
     written = write_report(study, ledger, state.report(study.name))
     if console is not None:
         trials, waiting = trials_table(study, ledger), waiting_table(study, ledger)
-        terminal_map(study, trials, console, waiting, written.findings, written.ratios)
+        terminal_map(study, trials, console, waiting, written.findings, written.comparisons, written.ratios)
     return written
 
 

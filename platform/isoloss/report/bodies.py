@@ -45,9 +45,14 @@ def legend(study: Study, cells: pd.DataFrame, points: bool, coloured: bool = Tru
 
 
 def surface_body(
-    study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | None, reason: str, ratios: pd.DataFrame | None
+    study: Study,
+    cells: pd.DataFrame,
+    sensitivity: pd.DataFrame | None,
+    reason: str,
+    paired: pd.DataFrame,
+    ratios: pd.DataFrame | None,
 ) -> str:
-    """Return what stands below a surface: legend, notes, the learning-rate sensitivity or why there is none, ratios."""
+    """Return what stands below a surface: legend, notes, the learning-rate sensitivity or why none, comparisons."""
     plane = Plane.of(study)
     names = words.axis_names(study)
     said = []
@@ -77,6 +82,8 @@ def surface_body(
         said.append("The boundary that these trials imply is in boundary.html.")
     body = legend(study, cells, plane.points) + notes(said) + "<h2>Learning-rate sensitivity</h2>"
     body += notes([f"Not computed: {reason}."]) if sensitivity is None else sensitivity_body(study, sensitivity)
+    if len(paired):
+        body += paired_body(study, paired)
     return body if ratios is None or not len(ratios) else body + ratios_body(study, ratios)
 
 
@@ -92,6 +99,23 @@ def sensitivity_body(study: Study, sensitivity: pd.DataFrame) -> str:
         texts += [words.sensitivity_number(row), words.value_text(LEARNING_RATE, row["best_learning_rate"])]
         rows.append([*texts, words.excess(row["lowest_excess"])])
     return table(head, rows) + notes([words.how_measured(study, sensitivity)])
+
+
+def paired_body(study: Study, paired: pd.DataFrame) -> str:
+    """Return the paired comparisons as a table, and what they mean."""
+    names = words.axis_names(study)
+    groups = [path for path in study.axes if path in paired]
+    head = [*(names[path] for path in groups), "arm", f"difference ({study.task.unit})", "95 % interval", "d_z"]
+    head += ["higher", "p (Holm)", "best learning rate"]
+    rows = []
+    for row in records(paired):
+        texts = [*(words.value_text(path, row[path]) for path in groups), words.printable(row["arm"])]
+        numbers = ["–" if row[name] != row[name] else f"{row[name]:.2g}" for name in ("d_z", "p_holm")]
+        rate = "–" if row["learning_rate"] is None else words.value_text(LEARNING_RATE, row["learning_rate"])
+        signs = f"{row['higher']} of {row['pairs']}"
+        rows.append([*texts, *words.difference(row), numbers[0], signs, numbers[1], rate])
+    reference = words.printable(paired["reference"].iloc[0])
+    return f"<h2>Against {html.escape(reference)}</h2>" + table(head, rows) + notes([words.how_paired(study)])
 
 
 def ratios_body(study: Study, ratios: pd.DataFrame) -> str:

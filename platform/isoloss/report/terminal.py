@@ -32,14 +32,15 @@ def terminal_map(
     console: Console,
     waiting: pd.DataFrame | None = None,
     found: Findings | None = None,
+    paired: pd.DataFrame | None = None,
     ratios: pd.DataFrame | None = None,
 ) -> None:
     """Print the map of the finished trials (and of those that wait for a result), its legend, and what it says.
 
     Where a search scatters the trials, a column or row is a bin of its axis, headed by the bin's middle. ``found`` is
-    what a boundary search found, ``ratios`` the tokens-to-loss ratios of a text.
+    what a boundary search found, ``paired`` compares arms, ``ratios`` are the tokens-to-loss ratios of a text.
     """
-    _Printer(study, table, console, waiting, found, ratios).print()
+    _Printer(study, table, console, waiting, found, paired, ratios).print()
 
 
 class _Printer:
@@ -50,10 +51,11 @@ class _Printer:
         console: Console,
         waiting: pd.DataFrame | None,
         found: Findings | None,
+        paired: pd.DataFrame | None,
         ratios: pd.DataFrame | None,
     ) -> None:
         self.study, self.table, self.console, self.waiting, self.found = study, table, console, waiting, found
-        self.ratios = ratios
+        self.paired, self.ratios = paired, ratios
         self.names = words.axis_names(study)
         self.plane = Plane.of(study)
 
@@ -69,6 +71,7 @@ class _Printer:
             self.panel(panel, layout)
         self.legend(cells)
         self.findings()
+        self.comparisons()
         self.tokens_to_loss()
 
     def cells(self) -> pd.DataFrame:
@@ -145,6 +148,15 @@ class _Printer:
             says = "; ".join((words.range_in_words(row), *measured))
             self.say(f"{group}: {says}." if group else f"{says[0].upper()}{says[1:]}.")
         self.say(words.how_measured(self.study, table), style="dim")
+
+    def comparisons(self) -> None:
+        if self.paired is None or not len(self.paired):
+            return
+        self.console.print()
+        for row in records(self.paired):
+            group = words.combination(self.names, {path: row[path] for path in self.study.axes if path in row})
+            self.say(f"{group + ': ' if group else ''}{words.difference_in_words(self.study, row)}.")
+        self.say(words.how_paired(self.study), style="dim")
 
     def tokens_to_loss(self) -> None:
         if self.ratios is None or not len(self.ratios):

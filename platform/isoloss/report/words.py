@@ -172,6 +172,31 @@ def ratio_in_words(study: Study, row: Mapping[str, Any]) -> str:
     return f"{arm} reaches the final loss of {reference} with {row['ratio']:.2g} of its training{spread}"
 
 
+def difference(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a paired difference and its 95 % interval as texts, a dash where there is none."""
+    if math.isnan(row["difference"]):
+        return "–", "–"
+    decimals = 2 if math.isnan(row["low"]) else max(2, 1 - math.floor(math.log10(row["high"] - row["low"])))
+    interval = "–" if math.isnan(row["low"]) else f"{row['low']:+.{decimals}f} to {row['high']:+.{decimals}f}"
+    return f"{row['difference']:+.{decimals}f}", interval
+
+
+def difference_in_words(study: Study, row: Mapping[str, Any]) -> str:
+    """Return one row of the table of paired comparisons in words."""
+    mean, interval = difference(row)
+    spread = "" if interval == "–" else f" (95 %: {interval})"
+    signs = f"higher in {row['higher']} of {row['pairs']} replicates"
+    return f"{row['arm']} against {row['reference']}: {mean} {study.task.unit}{spread}, {signs}"
+
+
+def how_paired(study: Study) -> str:
+    """Return in words what a paired difference is."""
+    return (
+        f"Differences of final {loss_name(study)}, paired by replicate; each arm at its best learning rate, which a "
+        "replicate takes from the others; intervals by Student's t, each for its arm alone; p by Holm over all arms."
+    )
+
+
 def how_ratios_are_measured(ratios: pd.DataFrame) -> str:
     """Return in words what a tokens-to-loss ratio is."""
     count = ratios["replicates"].max()

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isoloss.analysis.paired import arms, paired_table
 from isoloss.analysis.sensitivity import sensitivity_table, why_not
 from isoloss.analysis.surface import surface_table, waiting_table
 from isoloss.analysis.table import trials_table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from isoloss.analysis.boundary import Findings
 
 OPTIONAL = (
-    *("sensitivity.parquet", "sensitivity.csv", "tokens_to_loss.parquet"),
+    *("sensitivity.parquet", "sensitivity.csv", "paired.parquet", "tokens_to_loss.parquet"),
     *("boundary.html", "boundary.png", "boundary.parquet"),
 )
 """Files that not every study has."""
@@ -35,7 +36,8 @@ class Written:
 
     The sensitivity files are None when the study has no learning-rate sensitivity; those of the boundary, and
     ``findings``, where it has no boundary search, or no trial of it yet; ``tokens_to_loss`` and ``ratios`` where the
-    task's floor is known, since its excess loss tells more.
+    task's floor is known, since its excess loss tells more; ``paired`` where no axis lists parts to compare, or there
+    is one replicate; the table ``comparisons`` is then empty.
     """
 
     surface_html: Path
@@ -48,8 +50,10 @@ class Written:
     boundary_html: Path | None
     boundary_png: Path | None
     boundary: Path | None
+    paired: Path | None
     tokens_to_loss: Path | None
     findings: Findings | None
+    comparisons: pd.DataFrame
     ratios: pd.DataFrame | None
 
     @property
@@ -77,6 +81,7 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
     cells = surface_table(study, trials, waiting)
     reason = why_not(study)
     sensitivity = None if reason else sensitivity_table(study, trials)
+    paired = paired_table(study, trials)
     ratios = None
     if not study.task.floor_known:
         ratios = tokens_to_loss(study, trials, lambda key: ledger.result(key).curve)
@@ -85,7 +90,7 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
         shown = trials.head(MOST_CURVES)
         curves = {key: ledger.result(key).curve for key in shown["key"]}
         surface_html = page(
-            study.name, study.question, counted, surface_body(study, cells, sensitivity, reason, ratios),
+            study.name, study.question, counted, surface_body(study, cells, sensitivity, reason, paired, ratios),
             surface_figure(study, cells), in_words(study, cells, sensitivity),
         )  # fmt: skip
         curves_html = page(
@@ -111,6 +116,8 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
     if sensitivity is not None:
         files["sensitivity.parquet"] = parquet(sensitivity)
         files["sensitivity.csv"] = sensitivity.to_csv(index=False, lineterminator="\n").encode()
+    if arms(study) is not None:
+        files["paired.parquet"] = parquet(paired)
     if ratios is not None:
         files["tokens_to_loss.parquet"] = parquet(ratios)
     for name, data in files.items():
@@ -132,8 +139,10 @@ def write_report(study: Study, ledger: Ledger, folder: Path) -> Written:
         boundary_html=optional["boundary.html"],
         boundary_png=optional["boundary.png"],
         boundary=optional["boundary.parquet"],
+        paired=optional["paired.parquet"],
         tokens_to_loss=optional["tokens_to_loss.parquet"],
         findings=found,
+        comparisons=paired,
         ratios=ratios,
     )
 
