@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary bench-data
+.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary bench-data bench-heads
 
 install: $(STAMP)
 
@@ -48,3 +48,7 @@ bench-boundary: $(STAMP)
 bench-data: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loader.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data
+
+# Parts: see `python -m benchmarks.heads --help`.
+bench-heads: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heads

@@ -21,11 +21,24 @@ if TYPE_CHECKING:
     from isoloss.config.corpus import Ladder as Ladder
     from isoloss.config.corpus import Tokenizer as Tokenizer
     from isoloss.config.corpus import Where as Where
+    from isoloss.config.heads import Adaptive as Adaptive
+    from isoloss.config.heads import BackwardRank as BackwardRank
+    from isoloss.config.heads import DummyClasses as DummyClasses
+    from isoloss.config.heads import Entmax as Entmax
+    from isoloss.config.heads import Experts as Experts
     from isoloss.config.heads import Linear as Linear
     from isoloss.config.heads import LowRank as LowRank
+    from isoloss.config.heads import Mixture as Mixture
+    from isoloss.config.heads import Monotone as Monotone
+    from isoloss.config.heads import ProjectedUpdate as ProjectedUpdate
+    from isoloss.config.heads import Sigsoftmax as Sigsoftmax
+    from isoloss.config.heads import Sparsemax as Sparsemax
+    from isoloss.config.heads import Spherical as Spherical
+    from isoloss.config.heads import Wide as Wide
     from isoloss.config.parts import AdamW as AdamW
     from isoloss.config.parts import Decoder as Decoder
     from isoloss.config.parts import Evaluation as Evaluation
+    from isoloss.config.parts import Probes as Probes
     from isoloss.config.parts import Stop as Stop
     from isoloss.config.parts import WarmupStableDecay as WarmupStableDecay
     from isoloss.config.search import Boundary as Boundary
@@ -49,8 +62,11 @@ _HOME = {
     "isoloss.config.axes": ("Choice", "Log", "Span"),
     "isoloss.config.budgets": ("Bytes", "Coverage", "Flops", "Passes", "Steps", "Tokens"),
     "isoloss.config.corpus": ("Corpus", "Files", "Hub", "Ladder", "Tokenizer", "Where"),
-    "isoloss.config.heads": ("Linear", "LowRank"),
-    "isoloss.config.parts": ("AdamW", "Decoder", "Evaluation", "Stop", "WarmupStableDecay"),
+    "isoloss.config.heads": (
+        *("Adaptive", "BackwardRank", "DummyClasses", "Entmax", "Experts", "Linear", "LowRank", "Mixture", "Monotone"),
+        *("ProjectedUpdate", "Sigsoftmax", "Sparsemax", "Spherical", "Wide"),
+    ),
+    "isoloss.config.parts": ("AdamW", "Decoder", "Evaluation", "Probes", "Stop", "WarmupStableDecay"),
     "isoloss.config.search": ("Boundary", "Grid", "Optuna", "Random"),
     "isoloss.config.tasks": ("Prepared", "Size", "SpamLang", "Text"),
     "isoloss.data.card": ("prepared",),

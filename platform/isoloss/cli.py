@@ -1,4 +1,4 @@
-"""The ``isoloss`` command: plan, run, simulate, watch, map, publish and submit studies.
+"""The ``isoloss`` command: plan, run, simulate, watch, map, publish and submit studies; probe public models.
 
 Exit codes: 0 done; 1 the study ended with trials that have no result; 2 wrong usage, study or settings; 3 refused
 (another driver holds the study, the cluster is too small, a ledger, MLflow or cluster cannot be used); 130 interrupted.
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isoloss.cli_data import app as data_app
+from isoloss.cli_probe import probe
 from isoloss.errors import IsolossError
+from isoloss.options import STATE, Device, Dtype, StateFolder, TrackingUri
 from isoloss.output import AsJson
 from isoloss.output import console as _console
 from isoloss.output import say as _say
@@ -41,16 +43,6 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
-class Device(StrEnum):
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Dtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
 class Isolation(StrEnum):
     shared = "shared"
     fresh = "fresh"
@@ -63,23 +55,6 @@ StudyOrName = Annotated[
 ]
 
 
-def _remember(state: Path) -> Path:
-    from isoloss.data.card import use_state
-
-    use_state(state)  # where study files look for prepared corpora
-    return state
-
-
-StateFolder = Annotated[
-    Path,
-    typer.Option(
-        "--state", envvar="ISOLOSS_STATE", callback=_remember, help="Folder of ledgers, reports, corpora and MLflow."
-    ),
-]
-TrackingUri = Annotated[
-    str,
-    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
-]
 Slots = Annotated[int | None, typer.Option(min=1, help="Trials at a time; without it, as many as the cluster holds.")]
 WorkersPerSlot = Annotated[int, typer.Option(min=1, help="Data-parallel workers that train one trial together.")]
 GpusPerWorker = Annotated[float, typer.Option(min=0.01, help="GPUs of a worker on cuda; a fraction shares one.")]
@@ -89,7 +64,6 @@ CheckpointSeconds = Annotated[float, typer.Option(min=0, help="How often a runni
 DeviceOption = Annotated[Device, typer.Option(help="Where models train.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Precision of matrix products; parameters stay float32.")]
 IsolationOption = Annotated[Isolation, typer.Option(help="fresh: new processes for each trial, for trials of minutes.")]
-STATE = Path(".isoloss")
 
 
 @app.command()
@@ -293,6 +267,9 @@ def submit(
     succeeded = submit_study(study_file, address, [*options, *context.args], follow=not detach, console=_console())
     if not succeeded:
         raise typer.Exit(INCOMPLETE)
+
+
+app.command()(probe)
 
 
 @contextmanager

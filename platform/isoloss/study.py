@@ -43,7 +43,7 @@ class Trial(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Trial:
-        self.head.check(self.model.width)
+        self.head.check(self.task.vocab_size, self.model.width)
         self.task.check_held_out(self.evaluation.sequences)
         self.budget.resolve(self.task, self.flops_per_token)
         return self
@@ -86,11 +86,11 @@ class Trial(Part):
     def flops_per_token(self) -> float:
         """Floating-point operations of training on one token: 6 a parameter (Kaplan et al. 2020), and attention.
 
-        The embedding is a lookup and counts nothing; measuring a token costs a third of this.
+        A head's parameters count as often as a token meets them. The embedding is a lookup and counts nothing;
+        measuring a token costs a third of this.
         """
         task, model, head = self.task, self.model, self.head
-        tied = head.kind == "linear"
-        logits = task.vocab_size * model.width if tied else head.parameters(task.vocab_size, model.width)
+        logits = head.multiplications(task.vocab_size, model.width)
         return 6.0 * (model.parameters + logits + 2 * model.depth * model.width * task.positions)
 
     def stream(self, *names: str | int) -> int:

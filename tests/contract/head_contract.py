@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import isoloss.model.loss
 from isoloss import AdamW, Decoder, SpamLang, Steps
 from isoloss.model.decoder import LanguageModel
 from isoloss.model.heads import build_head
@@ -32,6 +33,18 @@ class HeadContract:
     parameters_of_11_by_8: int
     """The parameters that the head adds at V = 11 and M = 8, counted by hand."""
 
+    multiplications_of_11_by_8: int | None = None
+    """The multiplications by a weight of one token at V = 11 and M = 8, by hand; None: as many as parameters."""
+
+    classes_beside: int = 0
+    """Output classes that are no symbols."""
+
+    initial_spread: float = 1.0
+    """The spread of the initial logits, over the linear head's."""
+
+    amplified: str | None = None
+    """The parameter by which logits are made extreme; None: by the hidden state."""
+
     vocab_size = 11
     width = 8
 
@@ -42,6 +55,14 @@ class HeadContract:
         are ``np.longdouble``, whose exponential does not overflow below 11,356.
         """
         raise NotImplementedError
+
+    def naive_losses(self, weights: Weights, hidden_NM: np.ndarray, targets_N: Tensor) -> np.ndarray:
+        """What is measured of each token, by definition; all are scored."""
+        return -self.naive_log_probabilities(weights, hidden_NM)[np.arange(len(targets_N)), targets_N.numpy()]
+
+    def naive_token_losses(self, weights: Weights, hidden_NM: np.ndarray, targets_N: Tensor) -> np.ndarray:
+        """What training minimises of each token, by definition; all are scored."""
+        return self.naive_losses(weights, hidden_NM, targets_N)
 
     # --- what the checks stand on
 
@@ -70,9 +91,6 @@ class HeadContract:
         tensors = {**dict(head.named_parameters()), "embedding": embedding.weight}
         return {name: value.detach().numpy().astype(np.longdouble) for name, value in tensors.items()}
 
-    def naive_losses(self, weights: Weights, hidden_NM: np.ndarray, targets_N: Tensor) -> np.ndarray:
-        return -self.naive_log_probabilities(weights, hidden_NM)[np.arange(len(targets_N)), targets_N.numpy()]
-
     # --- the contract
 
     @pytest.mark.parametrize("vocab_size", [2, 7, 129])
@@ -81,30 +99,33 @@ class HeadContract:
         hidden_NM, _ = self.tokens(vocab_size=vocab_size)
         log_probabilities_NV = head.log_probabilities(hidden_NM)
         assert log_probabilities_NV.dtype == torch.float32
-        assert log_probabilities_NV.shape == (6, vocab_size)
+        assert log_probabilities_NV.shape == (6, vocab_size + self.classes_beside)
         total_N = log_probabilities_NV.double().exp().sum(-1)
         torch.testing.assert_close(total_N, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
 
     def test_log_probabilities_and_losses_are_the_formulas(self) -> None:
         head, embedding = self.head()
         hidden_NM, targets_N = self.tokens()
-        expected_NV = self.naive_log_probabilities(
-            self.weights(head, embedding), hidden_NM.numpy().astype(np.longdouble)
-        )
+        weights, exact_NM = self.weights(head, embedding), hidden_NM.numpy().astype(np.longdouble)
         with torch.no_grad():
             log_probabilities_NV, loss_N = head.log_probabilities(hidden_NM), head.loss(hidden_NM, targets_N)
-        assert loss_N.dtype == torch.float32
-        np.testing.assert_allclose(log_probabilities_NV.numpy(), expected_NV.astype(float), rtol=2e-6, atol=2e-6)
-        expected_N = -expected_NV[np.arange(6), targets_N.numpy()]
-        np.testing.assert_allclose(loss_N.numpy(), expected_N.astype(float), rtol=2e-6, atol=2e-6)
+            token_loss_N, sum_ = head.token_loss(hidden_NM, targets_N), head.training_loss(hidden_NM, targets_N)
+        assert loss_N.dtype == token_loss_N.dtype == sum_.dtype == torch.float32
+        assert sum_.shape == ()
+        expected_NV = self.naive_log_probabilities(weights, exact_NM).astype(float)
+        np.testing.assert_allclose(log_probabilities_NV.numpy(), expected_NV, rtol=2e-6, atol=2e-6)
+        expected_N = self.naive_losses(weights, exact_NM, targets_N).astype(float)
+        np.testing.assert_allclose(loss_N.numpy(), expected_N, rtol=2e-6, atol=2e-6)
+        expected_N = self.naive_token_losses(weights, exact_NM, targets_N).astype(float)
+        np.testing.assert_allclose(token_loss_N.numpy(), expected_N, rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(float(sum_), expected_N.sum(), rtol=2e-6, atol=2e-6)
 
     def test_gradients_are_those_of_the_formula(self) -> None:
         """By every weight and hidden state, against central differences of the formula in extended precision."""
         head, embedding = self.head()
         hidden_NM, targets_N = self.tokens(3)
-        weight_N = torch.tensor([1.0, -2.0, 0.5])  # so that a head that mixes up tokens is found out
         hidden_NM.requires_grad_()
-        (head.loss(hidden_NM, targets_N) * weight_N).sum().backward()
+        (head.training_loss(hidden_NM, targets_N) * 0.5).backward()
         tensors = {**dict(head.named_parameters()), "embedding": embedding.weight, "hidden": hidden_NM}
         values = {name: value.detach().numpy().astype(np.longdouble) for name, value in tensors.items()}
         step = np.longdouble(1e-6)
@@ -114,8 +135,7 @@ class HeadContract:
                 ends = []
                 for sign in (1, -1):
                     value[place] += sign * step
-                    loss_N = self.naive_losses(values, values["hidden"], targets_N)
-                    ends.append((loss_N * weight_N.numpy()).sum())
+                    ends.append(0.5 * self.naive_token_losses(values, values["hidden"], targets_N).sum())
                     value[place] -= sign * step
                 expected[place] = (ends[0] - ends[1]) / (2 * step)
             gradient = tensors[name].grad
@@ -131,23 +151,62 @@ class HeadContract:
         hidden_NM, targets_N = self.tokens(4)
         targets_N[2] = UNSCORED
         leaves = (hidden_NM.double().requires_grad_(), *head.parameters())
-        assert torch.autograd.gradcheck(lambda hidden_NM, *_: head.loss(hidden_NM, targets_N), leaves)
+        assert torch.autograd.gradcheck(
+            lambda hidden_NM, *_: head.token_loss(hidden_NM, targets_N), leaves, fast_mode=True
+        )
+        assert torch.autograd.gradcheck(
+            lambda hidden_NM, *_: head.training_loss(hidden_NM, targets_N), leaves, fast_mode=True
+        )
+
+    def test_the_sum_in_chunks_is_autograds_of_all_tokens_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(isoloss.model.loss, "chunk_tokens", lambda *_: 4)
+        head, embedding = self.head()
+        hidden_NM, targets_N = self.tokens(10)
+        targets_N[2], targets_N[8:] = UNSCORED, UNSCORED  # the last chunk has nothing to score
+        gradients = []
+        for loss in (lambda *tokens: head.token_loss(*tokens).sum(), head.training_loss):
+            leaf_NM = hidden_NM.clone().requires_grad_()
+            head.zero_grad()
+            embedding.zero_grad()
+            total = loss(leaf_NM, targets_N)
+            total.backward()
+            tensors = (total, *(x.grad for x in (leaf_NM, *head.parameters(), embedding.weight) if x.grad is not None))
+            gradients.append([tensor.detach().clone() for tensor in tensors])
+        assert len(gradients[0]) >= 3
+        for at_once, in_chunks in zip(*gradients, strict=True):
+            torch.testing.assert_close(in_chunks, at_once, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("largest", [1e2, 1e4])
     def test_losses_and_gradients_are_right_at_extreme_logits(self, largest: float) -> None:
         head, embedding = self.head()
         hidden_NM, targets_N = self.tokens()
         weights = self.weights(head, embedding)
-        spread = self.naive_log_probabilities(weights, hidden_NM.numpy().astype(np.longdouble)).min(-1)
-        hidden_NM = (hidden_NM * torch.from_numpy(largest / -spread.astype(np.float32))[:, None]).requires_grad_()
-        loss_N = head.loss(hidden_NM, targets_N)
-        loss_N.sum().backward()
-        expected_N = self.naive_losses(weights, hidden_NM.detach().numpy().astype(np.longdouble), targets_N)
-        assert expected_N.max() > 0.1 * largest
-        np.testing.assert_allclose(loss_N.detach().numpy(), expected_N.astype(float), rtol=1e-5, atol=1e-5 * largest)
+        spread_N = -self.naive_log_probabilities(weights, hidden_NM.numpy().astype(np.longdouble)).min(-1)
+        if self.amplified is None:
+            hidden_NM = hidden_NM * torch.from_numpy(largest / spread_N.astype(np.float32))[:, None]
+        else:
+            with torch.no_grad():
+                dict(head.named_parameters())[self.amplified].mul_(largest / float(spread_N.min()))
+        hidden_NM.requires_grad_()
+        loss_N, total = head.loss(hidden_NM, targets_N), head.training_loss(hidden_NM, targets_N)
+        total.backward()
+        weights, exact_NM = self.weights(head, embedding), hidden_NM.detach().numpy().astype(np.longdouble)
+        expected_N = self.naive_losses(weights, exact_NM, targets_N)
+        assert self.naive_token_losses(weights, exact_NM, targets_N).max() > 0.1 * largest
+        np.testing.assert_allclose(loss_N.numpy(), expected_N.astype(float), rtol=1e-5, atol=1e-5 * largest)
+        expected = float(self.naive_token_losses(weights, exact_NM, targets_N).sum())
+        np.testing.assert_allclose(total.detach().numpy(), expected, rtol=1e-5, atol=1e-5 * largest)
         assert bool((loss_N >= 0).all())
         for gradient in (hidden_NM.grad, *(parameter.grad for parameter in head.parameters())):
             assert bool(gradient.isfinite().all())
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_a_hidden_state_that_is_not_finite_gives_a_loss_that_is_not(self, value: float) -> None:
+        head, _ = self.head()
+        hidden_NM, targets_N = self.tokens()
+        hidden_NM[2, 3] = value
+        assert not head.loss(hidden_NM, targets_N)[2].isfinite()
+        assert not head.training_loss(hidden_NM.requires_grad_(), targets_N).detach().isfinite()
 
     def test_unscored_tokens_have_no_loss_and_no_gradient(self) -> None:
         head, _ = self.head()
@@ -155,16 +214,20 @@ class HeadContract:
         scored_N = torch.tensor([True, True, False, True, False, True])
         apart_N = targets_N.where(scored_N, UNSCORED)
         hidden_NM.requires_grad_()
-        loss_N = head.loss(hidden_NM, apart_N)
-        loss_N.sum().backward()
-        assert loss_N[~scored_N].tolist() == [0.0, 0.0]
+        head.training_loss(hidden_NM, apart_N).backward()
         assert bool((hidden_NM.grad[~scored_N] == 0).all())
-        torch.testing.assert_close(loss_N[scored_N], head.loss(hidden_NM, targets_N)[scored_N], rtol=1e-6, atol=1e-6)
+        for loss in (head.loss, head.token_loss):
+            loss_N = loss(hidden_NM, apart_N)
+            assert loss_N[~scored_N].tolist() == [0.0, 0.0]
+            torch.testing.assert_close(loss_N[scored_N], loss(hidden_NM, targets_N)[scored_N], rtol=1e-6, atol=1e-6)
+        assert head.training_loss(hidden_NM, torch.full_like(targets_N, UNSCORED)).item() == 0.0
 
-    def test_parameters_are_those_declared_and_those_counted_by_hand(self) -> None:
+    def test_sizes_are_those_declared_and_those_counted_by_hand(self) -> None:
         head, _ = self.head(11)
         built = sum(parameter.numel() for parameter in head.parameters())
         assert built == self.config.parameters(11, 8) == self.parameters_of_11_by_8
+        multiplications = self.config.multiplications(11, 8)
+        assert multiplications == (self.multiplications_of_11_by_8 or self.parameters_of_11_by_8)
 
     def test_another_head_continues_from_its_state(self) -> None:
         head, embedding = self.head(seed=0)
@@ -195,4 +258,4 @@ class HeadContract:
         with torch.no_grad():
             log_probabilities_NV = LanguageModel(trial).head.log_probabilities(hidden_NM)
         spread = float(log_probabilities_NV.var(-1).mean().sqrt())
-        assert spread == pytest.approx(0.02 * math.sqrt(width), rel=0.15)
+        assert spread == pytest.approx(self.initial_spread * 0.02 * math.sqrt(width), rel=0.15)

@@ -129,7 +129,7 @@ def test_every_positions_loss_is_the_references(head: Linear | LowRank, scored: 
     training = start(trial(task=task, model=model, head=head))
     inputs_BT, targets_BT = RandomTokens(training.trial).train(0)
     with torch.no_grad():
-        loss_BT = training.bare_model(inputs_BT, targets_BT).numpy()
+        loss_BT = training.bare_model.loss(inputs_BT, targets_BT).numpy()
     w = weights(training.bare_model)
     expected_BT = losses(w, inputs_BT.numpy(), targets_BT.numpy(), shape(model), 7)
     np.testing.assert_allclose(loss_BT, expected_BT, rtol=2e-5, atol=2e-6)
@@ -141,7 +141,7 @@ def test_queries_share_keys_and_values_as_the_reference_groups_them(kv_heads: in
     training = start(trial(model=model))
     inputs_BT, targets_BT = RandomTokens(training.trial).train(0)
     with torch.no_grad():
-        loss_BT = training.bare_model(inputs_BT, targets_BT).numpy()
+        loss_BT = training.bare_model.loss(inputs_BT, targets_BT).numpy()
     expected_BT = losses(weights(training.bare_model), inputs_BT.numpy(), targets_BT.numpy(), shape(model), 5)
     np.testing.assert_allclose(loss_BT, expected_BT, rtol=2e-5, atol=2e-6)
 

@@ -13,7 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-from isoloss import AdamW, Decoder, Evaluation, Linear, LowRank, SpamLang, Steps
+from isoloss import (
+    AdamW,
+    Adaptive,
+    BackwardRank,
+    Decoder,
+    Evaluation,
+    Experts,
+    Linear,
+    LowRank,
+    Mixture,
+    ProjectedUpdate,
+    SpamLang,
+    Sparsemax,
+    Steps,
+)
 from isoloss.result import Result
 from isoloss.study import Trial
 from isoloss.train.loop import train
@@ -28,11 +42,19 @@ CASES: dict[str, dict[str, Any]] = {
     "linear": {"head": Linear()},
     "tied": {"head": Linear(tied=True), "task": SpamLang(vocab_size=8, sequence_length=4, scored="all")},
     "low_rank": {"head": LowRank(rank=3)},
+    "mixture": {"head": Mixture(components=2)},
+    "sparsemax": {"head": Sparsemax()},
+    # A worker's 4 sequences leave clusters without a token and experts without a route.
+    "adaptive": {"head": Adaptive(cutoffs=(0.25, 0.5))},
+    "experts": {"head": Experts(rank=3, experts=5, balance=1.0)},
+    "backward_rank": {"head": BackwardRank(rank=3)},
+    # More symbols than dimensions, else W's columns span everything and nothing is projected.
+    "projected_update": {"head": ProjectedUpdate(), "task": SpamLang(vocab_size=24, sequence_length=4)},
     "clipped": {"optimizer": AdamW(learning_rate=0.01, clip_norm=0.1)},
     "nonfinite": {"optimizer": AdamW(learning_rate=1e30)},
     "diverged": {"optimizer": AdamW(learning_rate=1e3)},
 }
-FINITE = ("linear", "tied", "low_rank", "clipped")
+FINITE = tuple(case for case in CASES if case not in ("nonfinite", "diverged"))
 CHECKPOINT_AT = 6  # between the evaluations at steps 4 and 7
 
 

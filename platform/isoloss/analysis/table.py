@@ -8,7 +8,7 @@ import pandas as pd
 
 from isoloss.config.base import canonical_json, value_label
 from isoloss.config.tasks import Text
-from isoloss.result import TEXT_SERIES, Result
+from isoloss.result import SERIES, TEXT_SERIES, Result
 from isoloss.run.ledger import Ledger
 from isoloss.run.members import members
 from isoloss.study import Study, Trial
@@ -41,6 +41,7 @@ def row(study: Study, cell: dict[str, Any], trial: Trial, result: Result) -> dic
         "tokens": trial.tokens(curve.step[-1]),
         "parameters": trial.parameters,
         **_of_text(trial, result),
+        **_of_probes(trial, result),
     }
 
 
@@ -53,6 +54,14 @@ def _of_text(trial: Trial, result: Result) -> dict[str, Any]:
     if task.size is None or task.data.bytes is None:
         return losses  # simulated: nothing is trained on a corpus of unknown size
     return {"text_bytes": trial.tokens(result.curve.step[-1]) * task.data.bytes / task.size.tokens, **losses}
+
+
+def _of_probes(trial: Trial, result: Result) -> dict[str, Any]:
+    """Return what the trial's probes found at its last evaluation, by ``probe/`` and their names in results."""
+    if trial.evaluation.probes is None:
+        return {}
+    names = (name for name in result.series if name not in (*SERIES, *TEXT_SERIES))
+    return {f"probe/{name}": result.series[name][-1] for name in names}
 
 
 def trials_table(study: Study, ledger: Ledger) -> pd.DataFrame:

@@ -108,14 +108,31 @@ class AdamW(Part):
     schedule: WarmupStableDecay = WarmupStableDecay()
 
 
+class Probes(Part):
+    """What is measured of a model, beside its loss, at every evaluation; it changes nothing that is trained.
+
+    The same held-out ``tokens`` are looked at each time, in float32. ``survival``: how much of the logits' gradient
+    passes the head. ``spectra``: ranks of the head and of the hidden states. ``stability``: largest attention logit,
+    mean log Z, root mean square of gradients and updates. ``updates``: what a step of gradient descent can do to the
+    logits, and what it would have to do (Godey & Artzi 2026); it costs N^2 V.
+    """
+
+    tokens: Annotated[int, Field(ge=16)] = 256
+    survival: bool = True
+    spectra: bool = True
+    stability: bool = True
+    updates: bool = False
+
+
 class Evaluation(Part):
     """Held-out loss at ``points`` log-spaced steps, the first and last among them.
 
-    It is measured on so many fixed ``sequences``, of a text on so many documents.
+    It is measured on so many fixed ``sequences``, of a text on so many documents; so is what ``probes`` ask for.
     """
 
     sequences: Annotated[int, Field(ge=2)] = 256
     points: Annotated[int, Field(ge=4, le=200)] = 24
+    probes: Probes | None = None
 
     def steps(self, total: int) -> list[int]:
         """Return the steps after which the loss is measured: 0, then log-spaced, then ``total``."""

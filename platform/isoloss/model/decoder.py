@@ -85,9 +85,13 @@ class LanguageModel(nn.Module):
         self._initialise(trial)
 
     def forward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the loss of each position in nats, 0 where it is not scored; shape B x T, float32."""
-        hidden_NM = self.hidden(inputs_BT).flatten(0, 1)
-        loss_N: Tensor = self.head.loss(hidden_NM, targets_BT.flatten())
+        """Return what training minimises, summed over the scored positions; a scalar, float32."""
+        loss: Tensor = self.head.training_loss(self.hidden(inputs_BT).flatten(0, 1), targets_BT.flatten())
+        return loss
+
+    def loss(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the measured loss of each position in nats, 0 where it is not scored; B x T, float32, no gradient."""
+        loss_N: Tensor = self.head.loss(self.hidden(inputs_BT).flatten(0, 1), targets_BT.flatten())
         return loss_N.view(targets_BT.shape)
 
     def hidden(self, inputs_BT: Tensor) -> Tensor:
@@ -103,9 +107,13 @@ class LanguageModel(nn.Module):
         """Draw N(0, initial_std), narrower by sqrt(2 depth) where a block adds to the residual stream (GPT-2)."""
         std = trial.model.initial_std
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:  # norms keep their ones
+            scale: float | None = std
+            if name.startswith("head."):
+                scale = self.head.initial_scale(name.removeprefix("head."))
+            elif parameter.ndim == 1:
+                scale = None
+            if scale is None:  # norms keep their ones
                 continue
-            scale = self.head.initial_scale(name.removeprefix("head.")) if name.startswith("head.") else std
             if name.endswith(("attention.out.weight", "mlp.out.weight")):
                 scale = std / (2 * trial.model.depth) ** 0.5
             generator = torch.Generator().manual_seed(trial.stream("init", name))

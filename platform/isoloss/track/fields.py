@@ -28,11 +28,25 @@ POINTS = {
     "learning_rate": "train/learning_rate",
     "nats_per_token": "eval/nats_per_token",
     "unigram_loss": "eval/unigram_loss",
+    "suppressed": "probe/suppressed",
+    "cosine": "probe/cosine",
+    "gain": "probe/gain",
+    "head_effective_rank": "probe/head_effective_rank",
+    "head_entropy": "probe/head_entropy",
+    "hidden_effective_rank": "probe/hidden_effective_rank",
+    "anisotropy": "probe/anisotropy",
+    "attention_logit": "probe/attention_logit",
+    "log_z": "probe/log_z",
+    "ideal_tail": "probe/ideal_tail",
+    "update_cosine": "probe/update_cosine",
 }
-"""The metric that each column of a curve becomes; ``eval/excess`` is added from the loss."""
+"""The metric that a column of a curve becomes; ``eval/excess`` is added from the loss, other columns are in its CSV."""
+
+PROBES = tuple(name for name in POINTS.values() if name.startswith("probe/"))
 
 CURVES = (
     *("eval/excess", "eval/loss", "eval/nats_per_token", "eval/unigram_loss"),
+    *PROBES,
     *("train/gradient_norm", "train/learning_rate", "train/loss"),
 )
 """Metrics with a value at every evaluation."""

@@ -45,7 +45,7 @@ def views(study: Study) -> tuple[View, ...]:
     across, down = study.map_axes
     return (
         View("isoloss-compare", "isoloss: compare trials", True, _charts(study, _compare_cards(study, across, down))),
-        View("isoloss-curves", "isoloss: curves", True, _charts(study, _curve_cards())),
+        View("isoloss-curves", "isoloss: curves", True, _charts(study, _curve_cards(study))),
         View("isoloss-table", "isoloss: table", False, _state(study)),
     )
 
@@ -83,11 +83,11 @@ def note(study: Study, experiment_id: str) -> str:
 {axes}
 
 Each run below the study's run is one trial: one cell of the axes under one of {study.replicates} replicates.
-`result/*` are its final numbers, `eval/*` its held-out curve, `train/*` what was measured between evaluations;
-losses are in {study.task.unit_in_full}, and excess is loss above {floor}. Charts are coloured by `{COLOUR}`,
-of which less is better. The tag `isoloss.outcome` is converged, undertrained, plateaued, diverged or nonfinite; a
-diverged trial is a result, and its run is FINISHED. KILLED is a trial that a machine lost, SCHEDULED one that the
-next run will train.
+`result/*` are its final numbers, `eval/*` its held-out curve, `train/*` what was measured between evaluations,
+`probe/*` what its probes found; losses are in {study.task.unit_in_full}, and excess is loss above {floor}. Charts are
+coloured by `{COLOUR}`, of which less is better. The tag `isoloss.outcome` is converged, undertrained, plateaued,
+diverged or nonfinite; a diverged trial is a result, and its run is FINISHED. KILLED is a trial that a machine lost,
+SCHEDULED one that the next run will train.
 Maps, boundaries and their uncertainty are artifacts of the study's run.
 
 This page is written from the study's ledger and is rebuilt by `isoloss publish`.
@@ -174,10 +174,18 @@ def _numeric(study: Study, path: str) -> bool:
     return not isinstance(axis, Choice) or all(is_number(value) for value in axis.values)
 
 
-def _curve_cards() -> list[dict[str, Any]]:
-    shown = ("eval/excess", "train/loss", "train/gradient_norm", "train/learning_rate")
+def _curve_cards(study: Study) -> list[dict[str, Any]]:
+    shown = ["eval/excess", "train/loss", "train/gradient_norm", "train/learning_rate"]
+    probes = study.evaluation.probes
+    if probes is not None:
+        shown += ["probe/suppressed", "probe/gain"] if probes.survival else []
+        shown += ["probe/head_effective_rank", "probe/hidden_effective_rank"] if probes.spectra else []
+        shown += ["probe/attention_logit"] if probes.stability else []
+        shown += ["probe/update_cosine"] if probes.updates else []
+    linear = ("probe/suppressed", "probe/update_cosine")
     return [
-        _card("LINE", metric, metricKey=metric, selectedMetricKeys=[metric], scaleType="log", xAxisScaleType="log",
+        _card("LINE", metric, metricKey=metric, selectedMetricKeys=[metric], xAxisScaleType="log",
+              scaleType="linear" if metric in linear else "log",
               xAxisKey="step", lineSmoothness=0, useGlobalXaxisKey=False, useGlobalLineSmoothing=False)
         for metric in shown
     ]  # fmt: skip

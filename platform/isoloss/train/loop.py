@@ -23,6 +23,7 @@ from isoloss.study import Trial
 from isoloss.tasks.base import UNSCORED, Batch
 from isoloss.train.held_out import Meter
 from isoloss.train.prefetch import Prefetch
+from isoloss.train.probes import Prober
 from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
 
@@ -41,7 +42,9 @@ class Training:
         self.trial, self.settings, self.workers = trial, settings, workers
         self.device = torch.device(settings.device)
         self.data = tasks.load(trial, Path(settings.data) if settings.data else None)
-        self.meter = Meter(self.data.held_out(), trial.task.vocab_size, workers, self.device)
+        held, probes = self.data.held_out(), trial.evaluation.probes
+        self.meter = Meter(held, trial.task.vocab_size, workers, self.device)
+        self.prober = None if probes is None else Prober(probes, held, self.device)
         torch.manual_seed(trial.stream("training"))
         self.bare_model = LanguageModel(trial).to(self.device)
         self.model: nn.Module = self.bare_model
@@ -56,7 +59,8 @@ class Training:
         self.step = 0
         self.batches: Prefetch | None = None
         self.ended: str | None = None
-        self.series = (*SERIES, *TEXT_SERIES) if self.meter.bytes_U is not None else SERIES
+        self.series = (*SERIES, *(TEXT_SERIES if self.meter.bytes_U is not None else ()))
+        self.series += () if self.prober is None else self.prober.series
         self.curve: dict[str, list[Any]] = {name: [] for name in ("step", "loss", "standard_error", *self.series)}
         self.pending: list[Tensor] = []  # (loss, gradient norm) of the updates since the last evaluation
         self.checked = 0  # how many of the pending updates are known to be finite
@@ -73,12 +77,17 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
         with self._precision():
-            loss_BT = self.model(batch.inputs_BT, batch.targets_BT)
+            total = self.model(batch.inputs_BT, batch.targets_BT)
         # Every worker holds equally many scored tokens, so the mean of their means is the batch's mean.
-        loss = loss_BT.sum() / (batch.targets_BT != UNSCORED).sum()
+        loss = total / (batch.targets_BT != UNSCORED).sum()
         loss.backward()
+        prober = self.prober if self.step + 1 in self.evaluate_after else None
+        if prober is not None:
+            prober.before_update(self.bare_model)
         norm = nn.utils.clip_grad_norm_(self.parameters, trial.optimizer.clip_norm)
         self.optimizer.step()
+        if prober is not None:
+            prober.after_update(self.bare_model)
         self.optimizer.zero_grad(set_to_none=True)
         mean = self.workers.sum(loss.detach().clone()) / self.workers.count
         self.pending.append(torch.stack([mean, norm]))
@@ -114,6 +123,8 @@ class Training:
                 raise ValueError("the loss is not finite before the first update")
             self.ended = "nonfinite"
             return
+        if self.prober is not None:
+            point.update(self.prober.measure(self.bare_model))
         for name, series in self.curve.items():
             series.append(point.get(name))
         if self._far_above_initial():
@@ -135,7 +146,7 @@ class Training:
 
     def _held_out_loss(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
         with self._precision():
-            loss_BT: Tensor = self.bare_model(inputs_BT, targets_BT)
+            loss_BT: Tensor = self.bare_model.loss(inputs_BT, targets_BT)
         return loss_BT
 
     def _since_last(self) -> tuple[float | None, float | None]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isoloss.config.heads import LowRank
 from isoloss.config.parts import Decoder
 from isoloss.model.heads.base import Head
 
@@ -19,14 +20,24 @@ class LowRankHead(Head):
     whatever the rank.
     """
 
-    def __init__(self, vocab_size: int, model: Decoder, rank: int) -> None:
+    linear = True
+
+    def __init__(self, config: LowRank, vocab_size: int, model: Decoder, embedding: nn.Embedding) -> None:
         super().__init__()
+        self.vocab_size = vocab_size
+        rank = config.rank
         self.scales = {"out_VD": model.initial_std * (model.width / rank) ** 0.5, "in_DM": model.width**-0.5}
         self.out_VD = nn.Parameter(torch.empty(vocab_size, rank))
         self.in_DM = nn.Parameter(torch.empty(rank, model.width))
 
-    def initial_scale(self, name: str) -> float:
+    def initial_scale(self, name: str) -> float | None:
         return self.scales[name]
 
     def logits(self, hidden_NM: Tensor) -> Tensor:
-        return F.linear(F.linear(hidden_NM, self.in_DM), self.out_VD)
+        return F.linear(self.last_input(hidden_NM), self.out_VD)
+
+    def last_matrix(self) -> Tensor:
+        return self.out_VD
+
+    def last_input(self, hidden_NM: Tensor) -> Tensor:
+        return F.linear(hidden_NM, self.in_DM)

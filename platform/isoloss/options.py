@@ -1,0 +1,39 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Device(StrEnum):
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+def _remember(state: Path) -> Path:
+    from isoloss.data.card import use_state
+
+    use_state(state)  # where study files look for prepared corpora
+    return state
+
+
+StateFolder = Annotated[
+    Path,
+    typer.Option(
+        "--state", envvar="ISOLOSS_STATE", callback=_remember, help="Folder of ledgers, reports, corpora and MLflow."
+    ),
+]
+TrackingUri = Annotated[
+    str,
+    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
+]
+STATE = Path(".isoloss")
