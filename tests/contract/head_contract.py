@@ -26,6 +26,29 @@ torch.set_num_threads(1)
 Weights = dict[str, np.ndarray]
 
 
+def check_autocast(head: Head, width: int, vocab_size: int = 61) -> None:
+    """Under bfloat16 autocast, losses and gradients are float32 and near those without it."""
+    generator = torch.Generator().manual_seed(4)
+    hidden_NM = torch.randn(20, width, generator=generator)
+    targets_N = torch.randint(vocab_size, (20,), generator=generator)
+
+    def gradients() -> tuple[Tensor, ...]:
+        leaf_NM = hidden_NM.clone().requires_grad_()
+        total = head.training_loss(leaf_NM, targets_N)
+        return total, *torch.autograd.grad(total, (leaf_NM, *head.parameters()))
+
+    exact = gradients()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = gradients()
+        loss_N = head.loss(hidden_NM, targets_N)
+    assert rough[0].dtype == loss_N.dtype == torch.float32
+    assert rough[0].item() == pytest.approx(exact[0].item(), rel=2e-3)
+    assert float(loss_N.sum()) == pytest.approx(exact[0].item(), rel=2e-3)
+    for mine, wanted in zip(rough[1:], exact[1:], strict=True):
+        assert mine.dtype == torch.float32
+        assert float((mine - wanted).norm() / wanted.norm()) < 0.05
+
+
 class HeadContract:
     """A subclass sets ``config`` and ``parameters_of_11_by_8``, and overrides ``naive_log_probabilities``."""
 
@@ -202,13 +225,18 @@ class HeadContract:
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_a_hidden_state_that_is_not_finite_gives_a_loss_that_is_not(self, value: float) -> None:
+        """And no error; the other tokens' losses stay as they are."""
         head, _ = self.head()
         hidden_NM, targets_N = self.tokens()
+        exact_N = head.loss(hidden_NM, targets_N)
         hidden_NM[2, 3] = value
-        assert not head.loss(hidden_NM, targets_N)[2].isfinite()
+        loss_N = head.loss(hidden_NM, targets_N)
+        assert loss_N.isfinite().tolist() == [True, True, False, True, True, True]
+        torch.testing.assert_close(loss_N[3:], exact_N[3:])
         assert not head.training_loss(hidden_NM.requires_grad_(), targets_N).detach().isfinite()
 
     def test_unscored_tokens_have_no_loss_and_no_gradient(self) -> None:
+        """Nor a part in anything that tokens share: with and without them the others' losses are the same."""
         head, _ = self.head()
         hidden_NM, targets_N = self.tokens()
         scored_N = torch.tensor([True, True, False, True, False, True])
@@ -219,7 +247,8 @@ class HeadContract:
         for loss in (head.loss, head.token_loss):
             loss_N = loss(hidden_NM, apart_N)
             assert loss_N[~scored_N].tolist() == [0.0, 0.0]
-            torch.testing.assert_close(loss_N[scored_N], loss(hidden_NM, targets_N)[scored_N], rtol=1e-6, atol=1e-6)
+            alone_N = loss(hidden_NM[scored_N], targets_N[scored_N])
+            torch.testing.assert_close(loss_N[scored_N], alone_N, rtol=1e-6, atol=1e-6)
         assert head.training_loss(hidden_NM, torch.full_like(targets_N, UNSCORED)).item() == 0.0
 
     def test_sizes_are_those_declared_and_those_counted_by_hand(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from head_contract import HeadContract, Weights
+from head_contract import HeadContract, Weights, check_autocast
 from numpy.polynomial.hermite_e import hermegauss
 from spamlang_training import final_loss
 from torch import Tensor, nn
@@ -82,25 +82,7 @@ def test_the_power_of_tanh_is_that_of_quadrature() -> None:
 
 
 def test_under_autocast_losses_are_float32_and_near_those_without() -> None:
-    head, _ = TestMixture().head(61)
-    generator = torch.Generator().manual_seed(4)
-    hidden_NM, targets_N = torch.randn(20, 8, generator=generator), torch.randint(61, (20,), generator=generator)
-
-    def gradients() -> tuple[Tensor, ...]:
-        leaf_NM = hidden_NM.clone().requires_grad_()
-        total = head.training_loss(leaf_NM, targets_N)
-        return total, *torch.autograd.grad(total, (leaf_NM, *head.parameters()))
-
-    exact = gradients()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = gradients()
-        loss_N = head.loss(hidden_NM, targets_N)
-    assert rough[0].dtype == loss_N.dtype == torch.float32
-    assert rough[0].item() == pytest.approx(exact[0].item(), rel=2e-3)
-    assert float(loss_N.sum()) == pytest.approx(exact[0].item(), rel=2e-3)
-    for mine, wanted in zip(rough[1:], exact[1:], strict=True):
-        assert mine.dtype == torch.float32
-        assert float((mine - wanted).norm() / wanted.norm()) < 0.05
+    check_autocast(TestMixture().head(61)[0], width=8)
 
 
 @pytest.mark.parametrize("config", [Mixture(), Mixture(components=2)], ids=["4", "2"])

@@ -93,7 +93,7 @@ def test_differences_without_spread_have_no_interval() -> None:
 
 
 def test_arms_are_parts_under_several_replicates() -> None:
-    assert arms(study()) == "head"
+    assert arms(study()) == ("head", ["linear()", "low_rank(2)", "low_rank(8)"])
     assert arms(study(replicates=1)) is None
     assert arms(study(head=LowRank(rank=2), axes={"head.rank": Choice(2, 8), RATE: Choice(1e-3, 1e-2)})) is None
 

@@ -19,9 +19,10 @@ from test_track_example import database, runs_by_name
 
 from isoloss import cli
 from isoloss.errors import IsolossError
+from isoloss.probe.frequency import GROUPS, group_of_kinds
 from isoloss.probe.public import describe, measure
 from isoloss.probe.public_model import ProbeError, PublicModel, load_model
-from isoloss.probe.public_result import GROUPS, PublicProbe, frequency_groups
+from isoloss.probe.public_result import PublicProbe
 from isoloss.probe.public_text import documents, first_tokens, windows
 from isoloss.report.probe import facts_of, number
 from isoloss.track.probe import EXPERIMENT
@@ -226,7 +227,7 @@ def test_windows_score_every_token_but_the_first_once() -> None:
 
 def test_groups_are_thirds_of_the_tokens() -> None:
     token_N = np.array([5] * 6 + [1] * 3 + [2] * 3 + [7, 8, 9, 3, 4, 6])
-    assert frequency_groups(token_N).tolist() == [2] * 6 + [1] * 6 + [0] * 6
+    assert group_of_kinds(token_N)[token_N].tolist() == [2] * 6 + [1] * 6 + [0] * 6
     assert GROUPS[0] == "rare"
 
 

@@ -18,7 +18,7 @@ from isoloss.result import Result
 from isoloss.study import Trial
 from isoloss.tasks.base import UNSCORED, Batch
 from isoloss.train.loop import Training, train
-from isoloss.train.probes import frequency_group, sample
+from isoloss.train.probes import sample
 from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
 
@@ -133,11 +133,3 @@ def test_probed_tokens_are_scored_and_spread() -> None:
     assert (int(rows.min()), int(rows.max())) == (0, 199)
     part, places = sample(Batch(targets_BT, targets_BT), 10_000)
     assert len(places) == 50 * 5 + 150 * 2
-
-
-def test_thirds_of_frequency_hold_a_third_of_the_tokens_each() -> None:
-    counts = [*[1] * 100, *[10] * 10, 100]  # symbols 0 to 99 occur once, 100 to 109 ten times, 110 a hundred times
-    targets_N = torch.cat([torch.full((count,), symbol) for symbol, count in enumerate(counts)])
-    group_N = frequency_group(targets_N.view(3, 100), targets_N)
-    assert group_N.bincount().tolist() == [100, 100, 100]
-    assert group_N.tolist() == [0] * 100 + [1] * 100 + [2] * 100

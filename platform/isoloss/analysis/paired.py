@@ -20,14 +20,15 @@ COLUMNS = (
 )
 
 
-def arms(study: Study) -> str | None:
-    """Return the axis whose values are compared: the map's axis down, if it lists parts, such as heads; else None."""
-    if not study.axes:
+def arms(study: Study) -> tuple[str, list[str]] | None:
+    """Return the axis whose values are compared, and their labels: the map's axis down if it lists parts, else None."""
+    if not study.axes or study.replicates == 1:
         return None
     down = study.map_axes[1]
     axis = study.axes[down]
-    listed = isinstance(axis, Choice) and all(isinstance(value, Part) for value in axis.values)
-    return down if listed and study.replicates > 1 else None
+    if not isinstance(axis, Choice) or not all(isinstance(value, Part) for value in axis.values):
+        return None
+    return down, [value_label(value) for value in axis.values]
 
 
 def paired_table(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
@@ -41,11 +42,11 @@ def paired_table(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
     ``p_holm`` corrected for all arms of a combination (Holm 1979). NaN where fewer than two pairs are finished or all
     differences are equal.
     """
-    down = arms(study)
+    compared = arms(study)
+    down, labels = compared or (None, [])
     others = tuple(path for path in study.axes if path not in (down, LEARNING_RATE))
     rows: list[dict[str, Any]] = []
     if down is not None and len(trials):
-        labels = [value_label(value) for value in study.axes[down].values]  # type: ignore[union-attr]
         for values, group in split(study, trials, others):
             of_arm = {label: _tuned(group[group[down] == label]) for label in labels}
             against = [_compared(label, of_arm[label], labels[0], of_arm[labels[0]]) for label in labels[1:]]

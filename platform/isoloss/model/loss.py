@@ -159,7 +159,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         by_input, by_weight, _, by_bias, _ = ctx.needs_input_grad
         losses, input_gradients = [], []
         weight_gradient_VD = torch.zeros_like(weight_VD, dtype=_wide(input_ND)) if by_weight else None
-        bias_gradient_V = torch.zeros_like(bias_V, dtype=_wide(input_ND)) if by_bias else None  # type: ignore[arg-type]
+        bias_gradient_V = None
+        if bias_V is not None and by_bias:
+            bias_gradient_V = torch.zeros_like(bias_V, dtype=_wide(input_ND))
         for chunk in _chunks(input_ND, weight_VD, targets_N, bias_V):
             losses.append(chunk.loss(z_loss))
             chunk.subtract_target(z_loss)

@@ -7,11 +7,10 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from isoloss.probe.spectrum import Spectrum
-from isoloss.probe.survival import blocks, decompose, gram
+from isoloss.probe.spectrum import Spectrum, direction_sum, mean_cosine
+from isoloss.probe.survival import decompose, gram
 
 
 class HiddenStates:
@@ -26,8 +25,7 @@ class HiddenStates:
 
     def add(self, hidden_NM: Tensor) -> None:
         self._gram_MM += gram(hidden_NM)
-        for block_NM in blocks(hidden_NM):
-            self._directions_M += F.normalize(block_NM, dim=-1).sum(0)
+        self._directions_M += direction_sum(hidden_NM)
         if self.count < self._sampled:
             self._sample.append(hidden_NM[: self._sampled - self.count])
         self.count += len(hidden_NM)
@@ -42,5 +40,4 @@ class HiddenStates:
 
     def anisotropy(self) -> float:
         """Return the mean cosine of two different tokens' hidden states; NaN of one token."""
-        pairs = self.count * (self.count - 1)
-        return float(self._directions_M.square().sum() - self.count) / pairs if pairs else math.nan
+        return mean_cosine(self._directions_M, self.count) if self.count > 1 else math.nan

@@ -12,12 +12,10 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from isoloss.probe.frequency import GROUPS, group_of_kinds
 from isoloss.probe.public_text import UNKNOWN
 from isoloss.probe.spectrum import Spectrum
 from isoloss.probe.survival import Survival
-
-GROUPS = ("rare", "middle", "frequent")
-"""Thirds of the scored tokens, by how often the sample has their kind."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class PublicProbe:
         }
 
     def _by_frequency(self) -> dict[str, float]:
-        group_N = frequency_groups(self.token_N)
+        group_N = group_of_kinds(self.token_N)[self.token_N]
         found = self.survival.by_group(torch.from_numpy(group_N))
         parts = {GROUPS[group]: _survival(part, self.loss_N[group_N == group]) for group, part in found.items()}
         return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
@@ -93,18 +91,6 @@ class PublicProbe:
                 "loss": self.loss_N,
             }
         )
-
-
-def frequency_groups(token_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each token's place in GROUPS: kinds in the order of their occurrences, cut at thirds of the tokens.
-
-    A kind goes where its middle token falls, so that thirds are as even as whole kinds allow.
-    """
-    count_V = np.bincount(token_N)
-    order_V = np.argsort(count_V, kind="stable")
-    middle_V = np.empty(len(count_V))
-    middle_V[order_V] = np.cumsum(count_V[order_V]) - count_V[order_V] / 2
-    return (len(GROUPS) * middle_V / len(token_N)).astype(np.int64)[token_N]
 
 
 def _survival(part: Survival, loss_N: NDArray[np.float64]) -> dict[str, float]:

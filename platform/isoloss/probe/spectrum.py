@@ -74,10 +74,20 @@ def anisotropy(hidden_NM: Tensor) -> float:
     count = len(hidden_NM)
     if count < 2:
         raise ValueError(f"anisotropy compares rows, of which there must be two or more, not {count}")
+    return mean_cosine(direction_sum(hidden_NM), count)
+
+
+def direction_sum(hidden_NM: Tensor) -> Tensor:
+    """Return the sum of the rows, each at norm 1, in float64."""
     sum_M = hidden_NM.new_zeros(hidden_NM.shape[1], dtype=torch.float64)
     for block_NM in blocks(hidden_NM):
         sum_M += (block_NM / torch.linalg.vector_norm(block_NM, dim=-1, keepdim=True)).sum(0)
-    return float((sum_M.square().sum() - count) / (count * (count - 1)))
+    return sum_M
+
+
+def mean_cosine(direction_sum_M: Tensor, count: int) -> float:
+    """Return the anisotropy of ``count`` rows, two or more, from the sum of their directions."""
+    return float((direction_sum_M.square().sum() - count) / (count * (count - 1)))
 
 
 @torch.no_grad()

@@ -10,6 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from isoloss.probe.frequency import GROUPS
+
 PAPER = {"suppressed": "0.95 to 0.99", "cosine": "0.1 to 0.2"}
 """Godey & Artzi 2026 (arXiv 2603.10145) on GPT-2, Pythia, Llama-3 and Qwen-3-Base, 10,000 documents of FineWeb."""
 
@@ -95,7 +97,7 @@ def _by_frequency(figures: Mapping[str, float]) -> Table:
     table.add_column("thirds of tokens by frequency")
     for name in columns.values():
         table.add_column(name, justify="right")
-    for group in ("rare", "middle", "frequent"):
+    for group in GROUPS:
         if f"{group}/tokens" in figures:
             table.add_row(f"  {group}", *(number(figures[f"{group}/{name}"]) for name in columns))
     return table

@@ -16,6 +16,7 @@ from isoloss.model.heads.base import Head
 from isoloss.model.loss import TokenGradients
 from isoloss.probe import stability, updates
 from isoloss.probe.contexts import context_ids, unique_continuations
+from isoloss.probe.frequency import GROUPS, group_of_kinds
 from isoloss.probe.jacobian import function_survival
 from isoloss.probe.spectrum import anisotropy, log_probability_rank, spectrum
 from isoloss.probe.survival import Survival, backprop_cosine, factor, kept
@@ -34,8 +35,6 @@ UNAIDED_TOKENS = 16
 LOG_PROBABILITIES = 2**25
 """Log-probabilities that are held at once."""
 
-FREQUENCIES = ("rare", "middle", "frequent")
-
 Values = Iterator[tuple[str, float]]
 
 
@@ -46,7 +45,10 @@ class Prober:
         self.probes, self.device = probes, device
         self.batch, self.place_N = sample(held.batch, probes.tokens)
         self.targets_N = self.batch.targets_BT.flatten()[self.place_N]
-        self.frequency_N = None if held.bytes_U is None else frequency_group(held.batch.targets_BT, self.targets_N)
+        self.frequency_N: Tensor | None = None
+        if held.bytes_U is not None:
+            scored_N = held.batch.targets_BT[held.batch.targets_BT != UNSCORED]
+            self.frequency_N = torch.from_numpy(group_of_kinds(scored_N.numpy()))[self.targets_N]
         self.of_update: dict[str, float] = {}
         self.before: dict[str, Tensor] = {}
 
@@ -70,7 +72,8 @@ class Prober:
         hidden_NM, targets_N = model.hidden(inputs_BT).flatten(0, 1)[place_N], self.targets_N.to(self.device)
         values = dict(self.of_update)
         self.of_update = {}
-        gradients = model.head.logit_gradients(hidden_NM, targets_N)
+        wanted = self.probes.survival or self.probes.stability
+        gradients = model.head.logit_gradients(hidden_NM, targets_N) if wanted else None
         if self.probes.survival:
             values.update(self._survival(model.head, hidden_NM, targets_N, gradients))
         if self.probes.spectra:
@@ -125,7 +128,7 @@ class Prober:
         )
         if frequency_N is not None:
             for group, part in survival.by_group(frequency_N).items():
-                yield f"suppressed_{FREQUENCIES[group]}", part.suppressed
+                yield f"suppressed_{GROUPS[group]}", part.suppressed
 
     def _updates(self, head: Head, hidden_NM: Tensor, targets_N: Tensor) -> Values:
         only_BT = torch.full_like(self.batch.targets_BT, UNSCORED)
@@ -180,15 +183,3 @@ def sample(batch: Batch, tokens: int) -> tuple[Batch, Tensor]:
 def spread(length: int, count: int) -> Tensor:
     """Return ``count`` evenly spread places from 0 to ``length`` - 1, with both ends; all if there are fewer."""
     return torch.linspace(0, length - 1, min(count, length), dtype=torch.float64).round().long()
-
-
-def frequency_group(targets_BT: Tensor, targets_N: Tensor) -> Tensor:
-    """Return 0, 1 or 2 for each token: whether its symbol is among the rarest, middle or most frequent third.
-
-    Frequencies are those of ``targets_BT``, of whose scored tokens each group is about a third.
-    """
-    symbols = targets_BT[targets_BT != UNSCORED].flatten()
-    count_V = torch.bincount(symbols, minlength=int(targets_N.max()) + 1)
-    count_N = count_V[targets_N]
-    borders = torch.quantile(count_V[symbols].double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
-    return torch.bucketize(count_N.double(), borders)
