@@ -1,6 +1,6 @@
 """Losses over V symbols in chunks of tokens, so that no N x V matrix is ever kept."""
 
-# N tokens, of a chunk or of all; V vocabulary, M width, D columns of the last matrix
+# N tokens, of a chunk or of all; V vocabulary, M width, D columns of the last matrix, K components, R = N * K rows
 
 from __future__ import annotations
 
@@ -127,6 +127,16 @@ def linear_cross_entropy(
     return total
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def mixture_cross_entropy(input_NKD: Tensor, weight_VD: Tensor, log_prior_NK: Tensor, targets_N: Tensor) -> Tensor:
+    """Return the cross-entropy of the sum over k of pi_k softmax(W x_k), summed over the scored tokens.
+
+    As ``linear_cross_entropy``, but always computes the gradients.
+    """
+    total: Tensor = _MixtureCrossEntropy.apply(input_NKD, weight_VD, log_prior_NK, targets_N)
+    return total
+
+
 @torch.no_grad()
 def linear_losses(input_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, *, bias_V: Tensor | None = None) -> Tensor:
     """Return each token's cross-entropy of logits W x + b in nats, 0 where it is not scored; it has no gradient."""
@@ -182,6 +192,40 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return by_input_ND, by_weight_VD, None, by_bias_V, None
 
 
+class _MixtureCrossEntropy(torch.autograd.Function):
+    """The loss is -log of the sum over k of exp(log pi_k - l_k), l_k the cross-entropy of component k alone.
+
+    Its gradient by l_k is the posterior of k given the target, and that by log pi_k is minus the posterior.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input_NKD: Tensor, weight_VD: Tensor, log_prior_NK: Tensor, targets_N: Tensor) -> Tensor:
+        K = input_NKD.shape[1]
+        input_RD, targets_R = input_NKD.flatten(0, 1), targets_N.repeat_interleave(K)
+        size = -(-chunk_tokens(len(weight_VD), 4, input_NKD.device.type) // K)
+        losses, input_gradients, prior_gradients = [], [], []
+        weight_gradient_VD = torch.zeros_like(weight_VD, dtype=_wide(input_NKD))
+        chunks = _chunks(input_RD, weight_VD, targets_R, None, size * K)
+        for chunk, prior_NK in zip(chunks, log_prior_NK.split(size), strict=True):
+            joint_NK = prior_NK - chunk.loss().view(-1, K)
+            unscored_N = chunk.unscored_N.view(-1, K)[:, 0]
+            losses.append(-joint_NK.logsumexp(1).masked_fill(unscored_N, 0.0))
+            posterior_NK = joint_NK.softmax(1).masked_fill_(unscored_N.unsqueeze(1), 0.0)
+            prior_gradients.append(-posterior_NK)
+            chunk.subtract_target()
+            chunk.inverse_N *= posterior_NK.flatten()
+            input_gradients.append(chunk.input_gradient())
+            chunk.add_weight_gradient(weight_gradient_VD)
+        by_input_NKD = torch.cat(input_gradients).view(input_NKD.shape)
+        ctx.save_for_backward(by_input_NKD, weight_gradient_VD, torch.cat(prior_gradients))
+        return torch.cat(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        return *(_times(gradient, outer) for gradient in ctx.saved_tensors), None
+
+
 class _Chunk:
     """The softmax of some tokens, in the workspace: numerators exp(z - max z), and the inverse of their sum.
 
@@ -227,14 +271,16 @@ class _Chunk:
             gradient_VD += _product(self.factor_VN, weighted_ND, torch.empty_like(gradient_VD))
 
 
-def _chunks(input_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, bias_V: Tensor | None) -> Iterator[_Chunk]:
-    """Yield each chunk's softmax. All share one workspace: a chunk is over when the next begins.
+def _chunks(
+    input_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, bias_V: Tensor | None, size: int | None = None
+) -> Iterator[_Chunk]:
+    """Yield the softmax of each ``size`` tokens. All share one workspace: a chunk is over when the next begins.
 
     The logits' axes are turned, V x N: products with a short second axis are up to twice as fast on a CPU.
     """
     V, device = len(weight_VD), input_ND.device
     narrow, dtype = _narrow(input_ND), _wide(input_ND)
-    size = chunk_tokens(V, dtype.itemsize, device.type)
+    size = size or chunk_tokens(V, dtype.itemsize, device.type)
     narrow_VD = weight_VD.detach().to(narrow)
     # A CPU rounds a product of bfloat16 to bfloat16, which is too coarse for gradients.
     factor_VD = narrow_VD if device.type == "cuda" else weight_VD.detach().to(dtype)
