@@ -2,7 +2,8 @@
 
 Parts: ``float32`` and ``bfloat16`` time the cross-entropy of logits W h, forward and backward, beside its three matrix
 products alone and beside torch's forms; ``memory`` is what it takes beyond its gradients; ``kinds`` times every head
-beside the linear one. Times are CPU times, in rounds in which all ways take turns; ratios are medians over rounds.
+beside the linear one; ``probing`` times the survival probe beside the training that it watches. Times are CPU times, in
+rounds in which all ways take turns; ratios are medians over rounds.
 
 The chunks are the project's own, though torch has chunks too. Those are as fast with 256 tokens, but take 136 MB at
 V = 131,072 and D = 64, and 313 MB at D = 576; with 96 tokens they take 1.3 to 1.4 times the products, and as much at
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from benchmarks.heads import kinds, memory, products
+from benchmarks.heads import kinds, memory, probing, products
 from benchmarks.heads.measure import Bar, table
 
 QUICK_WIDTHS, QUICK_VOCABULARIES, QUICK_ROUNDS = (64,), (8192,), 3
@@ -36,6 +37,7 @@ def main() -> None:
         "bfloat16": lambda: linear("bfloat16"),
         "memory": lambda: memory.measure(widths),
         "kinds": lambda: kinds.measure(kinds.SIZES[:1] if quick else kinds.SIZES, rounds),
+        "probing": lambda: probing.measure(rounds),
     }
     unknown = set(options.parts) - set(parts)
     if unknown:

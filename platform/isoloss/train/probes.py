@@ -23,7 +23,7 @@ from isoloss.probe.survival import Survival, backprop_cosine, factor, kept
 from isoloss.result import SPECTRUM_SERIES, STABILITY_SERIES, SURVIVAL_SERIES, UPDATE_SERIES
 from isoloss.tasks.base import UNSCORED, Batch, HeldOut
 
-SEQUENCES = 32
+SEQUENCES = 16
 """Held-out sequences that the probed tokens come from, unless their tokens are too few."""
 
 JACOBIAN_TOKENS = 64
@@ -66,7 +66,7 @@ class Prober:
     @torch.no_grad()
     def measure(self, model: LanguageModel) -> dict[str, float]:
         """Return the finite values by their names in results; none of a model whose weights are not finite."""
-        if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+        if not all(bool(parameter.sum().isfinite()) for parameter in model.parameters()):
             return {}
         inputs_BT, place_N = self.batch.inputs_BT.to(self.device), self.place_N.to(self.device)
         hidden_NM, targets_N = model.hidden(inputs_BT).flatten(0, 1)[place_N], self.targets_N.to(self.device)
