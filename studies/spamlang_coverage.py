@@ -18,7 +18,7 @@ study = Study(
     axes={
         "budget": Choice(Steps(300, batch_size=32), Coverage(37.5, steps=300)),
         "task.vocab_size": Choice(64, 256, 1024),
-        "optimizer.learning_rate": Log(1e-4, 1e-1, points=7),
+        "optimizer.learning_rate": Log(1e-3, 1e-1, points=5),
     },
     replicates=2,
     evaluation=Evaluation(sequences=256, points=16),
