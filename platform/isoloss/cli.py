@@ -1,4 +1,4 @@
-"""The ``isoloss`` command: plan, run, simulate, watch, map, publish and submit studies; probe public models.
+"""The ``isoloss`` command: plan, run, simulate, map, compare, export and publish studies; probe public models.
 
 Exit codes: 0 done; 1 the study ended with trials that have no result; 2 wrong usage, study or settings; 3 refused
 (another driver holds the study, the cluster is too small, a ledger, MLflow or cluster cannot be used); 130 interrupted.
@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isoloss.cli_data import app as data_app
+from isoloss.cli_measures import compare, export, verdict
 from isoloss.cli_probe import probe
 from isoloss.errors import IsolossError
-from isoloss.options import STATE, Device, Dtype, StateFolder, TrackingUri
+from isoloss.options import STATE, STUDY_OR_NAME, Device, Dtype, StateFolder, StudyFile, StudyOrName, TrackingUri
 from isoloss.output import AsJson
 from isoloss.output import console as _console
 from isoloss.output import say as _say
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from isoloss.run.state import State
 
 INCOMPLETE, INTERRUPTED = 1, 130
 
@@ -46,13 +49,6 @@ app.add_typer(data_app, name="data")
 class Isolation(StrEnum):
     shared = "shared"
     fresh = "fresh"
-
-
-STUDY = "A study file, as studies/x.py or studies/x.py:variant."
-StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help=STUDY)]
-StudyOrName = Annotated[
-    str, typer.Argument(metavar="STUDY", help=f"{STUDY[:-1]}, or the name of a study that was run.")
-]
 
 
 Slots = Annotated[int | None, typer.Option(min=1, help="Trials at a time; without it, as many as the cluster holds.")]
@@ -220,29 +216,33 @@ def publish(
 
 @app.command()
 def ui(
-    study: StudyOrName,
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help=STUDY_OR_NAME)] = None,
     state: StateFolder = STATE,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
 ) -> None:
-    """Publish a study and open MLflow on it: starts MLflow's server here, and prints the link to the study's view."""
+    """Open MLflow: starts its server here and prints the link; with a study, publishes it first and links its view."""
     from isoloss.run.state import State
-    from isoloss.track.client import BusyError
-    from isoloss.track.publish import lookup
-    from isoloss.track.publish import publish as publish_to_mlflow
 
-    found = State(state)
-    definition, ledger = found.find(study)
-    try:
-        done = publish_to_mlflow(definition, ledger, found.tracking_uri)
-    except BusyError:  # the study is running, and its driver publishes
-        done = lookup(definition, found.tracking_uri)
-    server = f"http://127.0.0.1:{port}"
-    _console().print(f"open {done.link(server=server)}\nstop the server with Ctrl-C", highlight=False, soft_wrap=True)
+    found, server = State(state), f"http://127.0.0.1:{port}"
+    link = server if study is None else _published_link(study, found, server)
+    _console().print(f"open {link}\nstop the server with Ctrl-C", highlight=False, soft_wrap=True)
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # saves a dozen processes that only agents use
     arguments = ["-m", "mlflow", "server", "--backend-store-uri", found.tracking_uri, "--workers", "1",
                  "--host", "127.0.0.1", "--port", str(port),
                  "--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # fmt: skip
     os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _published_link(study: str, found: State, server: str) -> str:
+    from isoloss.track.client import BusyError
+    from isoloss.track.publish import lookup, publish
+
+    definition, ledger = found.find(study)
+    try:
+        done = publish(definition, ledger, found.tracking_uri)
+    except BusyError:  # the study is running, and its driver publishes
+        done = lookup(definition, found.tracking_uri)
+    return done.link(server=server)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -269,7 +269,8 @@ def submit(
         raise typer.Exit(INCOMPLETE)
 
 
-app.command()(probe)
+for measured in (verdict, compare, export, probe):
+    app.command()(measured)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def probe(
         write_json(json_file, facts_of(params, measured.figures()))
         out.print(f"figures: {json_file}", soft_wrap=True, markup=False)
     run_id = experiment.record(model, params, measured.figures(), measured.table())
-    out.print(f"mlflow:  {experiment.link(run_id)}", soft_wrap=True, markup=False)
+    out.print(f"mlflow:  {experiment.link(run_id) or 'isoloss ui'}", soft_wrap=True, markup=False)
 
 
 @contextmanager

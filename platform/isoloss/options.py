@@ -37,3 +37,8 @@ TrackingUri = Annotated[
     typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
 ]
 STATE = Path(".isoloss")
+
+STUDY = "A study file, as studies/x.py or studies/x.py:variant."
+StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help=STUDY)]
+STUDY_OR_NAME = f"{STUDY[:-1]}, or the name of a study that was run."
+StudyOrName = Annotated[str, typer.Argument(metavar="STUDY", help=STUDY_OR_NAME)]

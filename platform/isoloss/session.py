@@ -121,7 +121,8 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
     written = write_report(study, ledger, state.report(study.name))
     if console is not None:
         trials, waiting = trials_table(study, ledger), waiting_table(study, ledger)
-        terminal_map(study, trials, console, waiting, written.findings, written.comparisons, written.ratios)
+        paired, ratios = (written.tables.get(name) for name in ("paired", "tokens_to_loss"))
+        terminal_map(study, trials, console, waiting, written.findings, paired, ratios)
     return written
 
 
@@ -129,7 +130,7 @@ def _show(study: Study, ledger: Ledger, state: State, console: Console) -> Writt
     """Write the report, print the map, and say where the rest of it is."""
     written = draw(study, ledger, state, console)
     console.print(f"picture: {_shown(written.boundary_png or written.surface_png)}", soft_wrap=True)
-    console.print(f"pages:   {_shown(written.surface_png.parent)}", soft_wrap=True)
+    console.print(f"report:  {_shown(written.report_html)}", soft_wrap=True)
     return written
 
 

@@ -1,4 +1,4 @@
-"""The report's pages in a real browser: they draw offline, also in the sandbox in which MLflow shows artifacts."""
+"""The report's page in a real browser: it draws offline, also in the sandbox in which MLflow shows artifacts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update"),
     *("--disable-background-networking", "--disable-sync", "--window-size=1100,1000", "--remote-debugging-pipe"),
 )
+CONSOLE = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+WITH_NAMES = ("image", "img", "region", "table", "link", "heading")
 QUESTION = "Does it hold? </script><script>document.title = 'broken out'</script><img src=x onerror='document.title=1'>"
 
 pytestmark = [
@@ -54,6 +56,8 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._number, self._pending = 0, b""
+        self.said: list[dict[str, Any]] = []
+        """What the browser told without being asked."""
 
     def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Send one command and return its answer."""
@@ -72,6 +76,7 @@ class Browser:
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return dict(answer["result"])
+            self.said.append(answer)
 
     def open(self, url: str) -> str:
         """Open a page and return its session."""
@@ -178,37 +183,50 @@ def in_sandbox(page: Path, folder: Path) -> str:
     return outer.as_uri()
 
 
-DRAWN = "document.querySelectorAll('#figure svg.main-svg').length"
-
-
-@pytest.mark.parametrize(
-    ("of", "name", "marks"),
-    [
-        ("report", "surface_html", ".hm image, .heatmaplayer image"),
-        ("report", "curves_html", ".trace.scatter"),
-        ("boundary", "boundary_html", ".trace.scatter, .heatmaplayer image"),
-    ],
+DRAWN = (
+    "(places => places.length > 0 && places.every(place => place.querySelector('svg.main-svg')))"
+    "([...document.querySelectorAll('.drawing')])"
 )
-def test_a_page_draws_in_mlflows_sandbox(
-    browser: Browser, request: pytest.FixtureRequest, tmp_path: Path, of: str, name: str, marks: str
+"""Whether every figure is drawn."""
+
+MARKS = {
+    "report": {"#figure-1": ".heatmaplayer image", "#figure-2": ".trace.scatter"},
+    "boundary": {"#figure-1": ".trace.scatter", "#figure-2": ".heatmaplayer image", "#figure-3": ".trace.scatter"},
+}
+
+
+def drawing(figure: str) -> str:
+    """Return the selector of the place where a figure's data are drawn."""
+    return f".drawing[data-figure={figure.removeprefix('#')}]"
+
+
+@pytest.mark.parametrize("of", ["report", "boundary"])
+def test_the_page_draws_in_mlflows_sandbox(
+    browser: Browser, request: pytest.FixtureRequest, tmp_path: Path, of: str
 ) -> None:
-    page: Path = getattr(request.getfixturevalue(of), name)
+    page = request.getfixturevalue(of).report_html
     outer = browser.open(in_sandbox(page, tmp_path))
     frame = browser.frame()
-    assert browser.until(frame, DRAWN) >= 1
-    assert browser.until(frame, f"document.querySelectorAll('{marks}').length") >= 2
+    browser.until(frame, DRAWN)
+    for figure, marks in MARKS[of].items():
+        assert browser.value(frame, f"document.querySelectorAll('{drawing(figure)} {marks}').length") >= 1
     assert browser.value(frame, "window.origin") == "null"
     assert browser.value(frame, "document.querySelector('.failed')") is None
-    assert browser.value(frame, "document.title").startswith("in-a-browser")
+    assert browser.value(frame, "document.title") == "in-a-browser"
     assert QUESTION in browser.value(frame, "document.body.innerText")
     if "ISOLOSS_PICTURES" in os.environ:
-        browser.picture(outer, Path(os.environ["ISOLOSS_PICTURES"]) / f"sandbox-{name}.png")
+        browser.picture(outer, Path(os.environ["ISOLOSS_PICTURES"]) / f"sandbox-{of}.png")
     browser.ask("Target.closeTarget", targetId=browser.ask("Target.getTargetInfo", outer)["targetInfo"]["targetId"])
 
 
-def test_a_page_draws_as_a_file_and_asks_the_network_for_nothing(browser: Browser, report: Written) -> None:
-    session = browser.open(report.surface_html.as_uri())
+def test_the_page_draws_as_a_file_and_asks_the_network_for_nothing(browser: Browser, report: Written) -> None:
+    session = browser.open("about:blank")
+    browser.ask("Runtime.enable", session)
+    browser.ask("Log.enable", session)
+    browser.said.clear()
+    browser.ask("Page.navigate", session, url=report.report_html.as_uri())
     browser.until(session, DRAWN)
+    assert not [said for said in browser.said if said["method"] in CONSOLE]
     loaded = browser.value(session, "performance.getEntriesByType('resource').map(entry => entry.name).join(' ')")
     assert "http" not in loaded
     texts = browser.value(
@@ -219,12 +237,41 @@ def test_a_page_draws_as_a_file_and_asks_the_network_for_nothing(browser: Browse
     buttons = browser.value(session, "[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title).join()")
     assert "Download" in buttons
     assert "cloud" not in buttons.lower()
-    assert browser.value(session, "document.querySelector('figure').getAttribute('aria-label')").startswith("Outcome")
+    label = "document.querySelector('[role=img]').getAttribute('aria-label')"
+    assert browser.value(session, label).startswith("Outcome and median excess loss")
+
+
+def test_the_page_is_read_and_walked_without_a_mouse(browser: Browser, report: Written) -> None:
+    session = browser.open(report.report_html.as_uri())
+    browser.until(session, DRAWN)
+    tree = browser.ask("Accessibility.getFullAXTree", session)["nodes"]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node["ignored"]]
+    roles = [role for role, _ in named]
+    assert {"banner", "navigation", "main", "region", "table", "rowheader", "columnheader"} <= set(roles)
+    unnamed = [role for role, name in named if role in WITH_NAMES and not name]
+    assert not unnamed
+    # The first stop is the link that skips to the content; every region that scrolls is a stop, too.
+    focus = "document.activeElement.getAttribute('href') || document.activeElement.getAttribute('aria-label')"
+    stops = []
+    for _ in range(40):
+        for kind in ("keyDown", "keyUp"):
+            browser.ask("Input.dispatchKeyEvent", session, type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        stops.append(browser.value(session, focus))
+    assert stops[0] == "#main"
+    assert {"Figure, scrolls sideways", "Learning-rate sensitivity by vocab size"} <= set(stops)
+
+
+def test_the_page_prints_whole(browser: Browser, report: Written) -> None:
+    session = browser.open(report.report_html.as_uri())
+    browser.until(session, DRAWN)
+    assert browser.value(session, "document.querySelector('details').open") is False
+    printed = browser.ask("Page.printToPDF", session, preferCSSPageSize=True, transferMode="ReturnAsBase64")
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    assert browser.value(session, "[...document.querySelectorAll('details')].every(one => one.open)")
 
 
 def test_a_boundary_is_drawn_and_told(browser: Browser, boundary: Written) -> None:
-    assert boundary.boundary_html is not None
-    session = browser.open(boundary.boundary_html.as_uri())
+    session = browser.open(boundary.report_html.as_uri())
     browser.until(session, DRAWN)
     texts = browser.value(
         session, "[...document.querySelectorAll('.annotation-text')].map(t => t.textContent).join('|')"
@@ -233,10 +280,10 @@ def test_a_boundary_is_drawn_and_told(browser: Browser, boundary: Written) -> No
         assert title in texts
     assert "closed (" in texts
     # Outcomes are told by symbol too: circles and squares on the map.
-    shapes = browser.value(session, "new Set([...document.querySelectorAll('.subplot.xy .point')].map(p => "
-                                    "p.getAttribute('d').replace(/[^A-Z]/g, ''))).size")  # fmt: skip
+    points = f"[...document.querySelectorAll('{drawing('#figure-2')} .subplot.xy .point')]"
+    shapes = browser.value(session, f"new Set({points}.map(p => p.getAttribute('d').replace(/[^A-Z]/g, ''))).size")
     assert shapes >= 2
-    label = browser.value(session, "document.querySelector('figure').getAttribute('aria-label')")
+    label = browser.value(session, f"document.querySelector('{drawing('#figure-2')}').parentNode.ariaLabel")
     assert label.startswith("Probability that another seed converges")
     assert "vocab size 256: closed (probability" in label
     if "ISOLOSS_PICTURES" in os.environ:

@@ -163,7 +163,10 @@ def test_slots_that_can_never_fit_are_refused_in_words() -> None:
     assert slots_in(RunSettings(train=cuda, gpus_per_worker=0.25), {"CPU": 16.0, "GPU": 2.0}) == 8
 
 
-@pytest.mark.parametrize("command", ["", "plan", "run", "status", "report", "publish", "ui", "submit", "ls"])
+COMMANDS = ("plan", "run", "status", "report", "publish", "ui", "submit", "ls", "verdict", "compare", "export")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_reads_well(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     code, out, _ = call(capsys, monkeypatch, *command.split(), "--help")
     assert code == 0

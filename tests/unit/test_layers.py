@@ -85,4 +85,4 @@ def test_every_study_of_the_repository_is_a_study(tmp_path: Path, monkeypatch: p
         tree = ast.parse(path.read_text())
         variants = [f":{node.name}" for node in tree.body if isinstance(node, ast.FunctionDef)] or [""]
         names += [load_study(f"{path}{variant}").name for variant in variants]
-    assert len(set(names)) == len(names) == 11
+    assert len(set(names)) == len(names) == 12

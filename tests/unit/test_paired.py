@@ -1,19 +1,20 @@
-"""Paired comparisons against SciPy's own t-test, and by hand."""
+"""Paired comparisons against SciPy's own t-test, all resamples, and by hand."""
 
 from __future__ import annotations
 
 import io
+import itertools
+import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
-from scipy.stats import ttest_rel
+from scipy.stats import norm, t, ttest_rel
 
-from isoloss import AdamW, Choice, Decoder, Linear, LowRank, SpamLang, Steps, Study
-from isoloss.analysis.paired import arms, paired_table
-from isoloss.report.bodies import paired_body
+from isoloss import AdamW, Choice, Decoder, Linear, Log, LowRank, Random, SpamLang, Steps, Study
+from isoloss.analysis.paired import arms, paired_cells, paired_table
 from isoloss.report.terminal import terminal_map
 
 RATE = "optimizer.learning_rate"
@@ -98,11 +99,69 @@ def test_arms_are_parts_under_several_replicates() -> None:
     assert arms(study(head=LowRank(rank=2), axes={"head.rank": Choice(2, 8), RATE: Choice(1e-3, 1e-2)})) is None
 
 
-def test_a_comparison_reads_the_same_in_terminal_and_page() -> None:
+def test_the_bootstrap_of_six_pairs_is_that_of_all_their_resamples() -> None:
+    """Of all 6^6 resamples' means, the quantiles that stand out by Hesterberg's factor; no fewer pairs have any."""
+    losses = {key: (*of_arm, *of_arm[:2]) for key, of_arm in LOSSES.items()}
+    losses["low_rank(8)", 1e-2] = (1.2, 1.0, 1.3, 1.5, 0.7, 1.45)
+    row = paired_table(study(replicates=6), trials(losses)).set_index("arm").loc["low_rank(8)"]
+    differences = np.subtract(losses["low_rank(8)", 1e-2], losses["linear()", 1e-2])
+    means = np.array(list(itertools.product(differences, repeat=6))).mean(axis=1)
+    tail = norm.cdf(-math.sqrt(6 / 5) * t.ppf(0.975, 5))
+    exact = np.quantile(means, [tail, 1 - tail])
+    assert np.abs(np.array([row["boot_low"], row["boot_high"]]) - exact).max() < 0.05 * np.ptp(exact)
+    assert paired_table(study(), trials())[["boot_low", "boot_high"]].isna().all(axis=None)
+
+
+def test_an_arm_of_which_no_replicate_has_every_rate_has_no_pairs_yet() -> None:
+    table = trials()
+    found = paired_table(study(), table[(table["head"] != "low_rank(8)") | (table[RATE] == 1e-3)]).set_index("arm")
+    assert found["pairs"].to_dict() == {"low_rank(2)": 4, "low_rank(8)": 0}
+    assert found.loc["low_rank(8)", ["difference", "low", "high", "p", "p_holm"]].isna().all()
+    assert found.loc["low_rank(2)", "p_holm"] == found.loc["low_rank(2)", "p"]
+
+
+def test_arms_whose_learning_rates_lie_scattered_are_not_compared() -> None:
+    scattered = study(axes={"head": Choice(Linear(), LowRank(rank=2)), RATE: Log(1e-4, 1e-1)}, search=Random(cells=8))
+    assert not len(paired_table(scattered, trials()))
+    assert list(paired_table(scattered, trials())) == list(paired_table(study(), trials()))
+
+
+def cells(losses: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
+    rows = [
+        {"head": head, "task.vocab_size": size, "replicate": i, "capped_excess": loss}
+        for (head, size), of_cell in losses.items() for i, loss in enumerate(of_cell)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_shared_cells_of_two_studies_are_paired_by_replicate() -> None:
+    left = {("a", 16): (1.0, 1.1, 1.3), ("a", 32): (2.0, 2.2, 2.5), ("b", 16): (3.0,), ("c", 16): (4.0, 4.1)}
+    right = {("a", 16): (1.5, 1.7, 1.7), ("a", 32): (2.1, 2.2, 2.4, 9.0), ("b", 16): (2.5, 9.0), ("b", 32): (7.0, 7.5)}
+    found = paired_cells(cells(left), cells(right), ["head", "task.vocab_size"])
+    assert found[["head", "task.vocab_size", "pairs"]].to_numpy().tolist() == [["a", 16, 3], ["a", 32, 3], ["b", 16, 1]]
+    tests = [ttest_rel(right["a", size][:3], left["a", size]) for size in (16, 32)]
+    for row, cell, test in zip(found.to_dict("records"), (("a", 16), ("a", 32)), tests, strict=False):
+        interval = test.confidence_interval(0.95)
+        assert row["difference"] == pytest.approx(np.mean(right[cell][:3]) - np.mean(left[cell]))
+        assert (row["left"], row["right"]) == pytest.approx((np.mean(left[cell]), np.mean(right[cell][:3])))
+        assert (row["low"], row["high"], row["p"]) == pytest.approx((interval.low, interval.high, test.pvalue))
+    smaller, larger = sorted(test.pvalue for test in tests)
+    assert sorted(found["p_holm"].dropna()) == pytest.approx([2 * smaller, max(2 * smaller, larger)])
+    assert found["difference"].iloc[2] == -0.5
+    assert found[["low", "high", "p", "p_holm"]].iloc[2].isna().all()
+
+
+def test_two_trials_at_one_place_are_no_pair() -> None:
+    table = cells({("a", 16): (1.0, 2.0), ("a", 32): (1.0, 2.0)})
+    with pytest.raises(ValueError, match="'head' do not tell all cells apart"):
+        paired_cells(table, table, ["head"])
+    assert not len(paired_cells(table[table["task.vocab_size"] == 16], cells({("a", 64): (1.0,)}), ["task.vocab_size"]))
+
+
+def test_a_comparison_is_told_in_the_terminal() -> None:
     paired = paired_table(study(), trials())
     out = io.StringIO()
     terminal_map(study(), trials(), Console(file=out, width=150), paired=paired)
     assert "low_rank(2) against linear(): +1.18 nats (95 %: +0.75 to +1.61), higher in 4 of 4 replicates." in (
         " ".join(out.getvalue().split())
     )
-    assert "<td>low_rank(2)</td><td>+1.18</td><td>+0.75 to +1.61</td>" in paired_body(study(), paired)

@@ -144,31 +144,32 @@ def test_axes_of_every_kind_are_drawn(tmp_path: Path, axes: dict[str, Any], pane
 
 def test_the_files_of_a_boundary(written: Written, made: Ledger, found: Findings, tmp_path: Path) -> None:
     names = {path.name for path in written.files}
-    assert names >= {"boundary.html", "boundary.png", "boundary.parquet", "surface.html", "trials.parquet"}
+    assert names >= {"report.html", "boundary.png", "boundary.parquet", "surface.png", "trials.parquet"}
     assert not {"sensitivity.csv", "sensitivity.parquet"} & names
     assert names == {path.name for path in written.surface_png.parent.iterdir()}
     assert written.boundary is not None
-    assert written.boundary_html is not None
     assert found.table is not None
     pd.testing.assert_frame_equal(pd.read_parquet(written.boundary), found.table, check_dtype=False)
-    text = written.boundary_html.read_text()
+    text = written.report_html.read_text()
     assert "64 of 64 trials finished" in text
     assert "Inferred from these 64 trials by two Gaussian processes" in text
     assert "vocab size 1,024: closed (probability" in text
-    json.loads(Scripts(text).scripts[0])
+    assert text.count('<script type="text/plain" id="plotly">') == 1
+    for data in Scripts(text).scripts[:3]:
+        assert set(json.loads(data)) == {"data", "layout"}
     again = write_report(study(), made, tmp_path)
     assert [path.read_bytes() for path in again.files] == [path.read_bytes() for path in written.files]
 
 
 def test_a_stale_boundary_does_not_outlive_its_search(tmp_path: Path) -> None:
     of = study()
-    assert write_report(of, ledger(tmp_path / "one", of, 12), tmp_path / "report").boundary_html is not None
+    assert write_report(of, ledger(tmp_path / "one", of, 12), tmp_path / "report").boundary is not None
     grid = study(axes={RATE: Log(1e-4, 1.0, points=3)}, search=Grid())
     other = Ledger(tmp_path / "two")
     other.open(grid, {"device": "cpu"})
     finish(other, grid, 0, {RATE: 1e-2}, 0, 0.001)
     done = write_report(grid, other, tmp_path / "report")
-    assert done.boundary_html is None
+    assert done.boundary is None
     assert done.findings is None
     assert not list((tmp_path / "report").glob("boundary.*"))
 
@@ -313,4 +314,4 @@ def test_mlflow_holds_the_boundary_on_the_studys_run(made: Ledger, written: Writ
         *("boundary/error_volume", "boundary/trials"),
     ]
     names = {artifact.path for artifact in connect(uri).list_artifacts(done.run_id)}
-    assert names >= {"boundary.html", "boundary.png", "boundary.parquet"}
+    assert names >= {"report.html", "boundary.png", "boundary.parquet"}

@@ -53,15 +53,17 @@ def test_all_files(tmp_path: Path) -> None:
     written = write_report(of, made, tmp_path / "report")
     assert {path.name for path in written.files} == {path.name for path in (tmp_path / "report").iterdir()}
     assert {path.name for path in written.files} == {
-        *("surface.html", "surface.png", "curves.html", "trials.parquet", "surface.parquet"),
-        *("sensitivity.parquet", "sensitivity.csv"),
+        *("report.html", "surface.png", "trials.parquet", "surface.parquet", "sensitivity.csv"),
+        *(f"{name}.parquet" for name in written.tables),
     }
+    assert {"sensitivity", "tokens_to_loss"} <= set(written.tables)
     pd.testing.assert_frame_equal(pd.read_parquet(written.trials), trials_table(of, made), check_dtype=False)
     assert len(pd.read_parquet(written.surface)) == 42
-    assert written.sensitivity is not None
-    assert len(pd.read_parquet(written.sensitivity)) == 6
+    for name, table in written.tables.items():
+        assert len(pd.read_parquet(written.measures[name])) == len(table) > 0
+    assert len(written.tables["sensitivity"]) == 6
     assert matplotlib.image.imread(written.surface_png).shape[1] > 1000
-    assert written.surface_html.stat().st_size < 900_000
+    assert written.report_html.stat().st_size < 1_000_000
 
 
 def test_the_same_results_give_the_same_bytes_whatever_their_order(tmp_path: Path) -> None:
@@ -82,15 +84,15 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
         axes={"optimizer.learning_rate": Log(1e-4, 1e-1, points=3), "head": Choice(Linear(), LowRank(rank=8))},
     )
     written = write_report(of, ledger(tmp_path / "ledger", of), tmp_path / "report")
-    for path in (written.surface_html, written.curves_html):
-        text = path.read_text()
-        found = Scripts(text)
-        assert found.kinds == ["application/json", "text/plain", None]
-        assert "alert(1)" not in "".join(found.scripts)
-        assert "http" not in found.scripts[2]
-        assert "img" not in found.tags
-        json.loads(found.scripts[0])
-        assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    text = written.report_html.read_text()
+    found = Scripts(text)
+    assert found.kinds == ["application/json", "application/json", "text/plain", None]
+    assert "alert(1)" not in "".join(found.scripts)
+    assert "http" not in found.scripts[-1]
+    assert "img" not in found.tags
+    for data in found.scripts[:2]:
+        assert set(json.loads(data)) == {"data", "layout"}
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
 def test_the_payload_cannot_end_its_script() -> None:
@@ -120,9 +122,11 @@ def test_another_plotly_brings_its_own_bundle(monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_finished(tmp_path: Path) -> None:
     of = study()
     written = write_report(of, ledger(tmp_path / "ledger", of, lambda number, trial: False), tmp_path / "report")
-    assert "No trial has finished yet" in written.surface_html.read_text()
-    assert Scripts(written.surface_html.read_text()).scripts == []
-    assert "0 of 84 trials finished; 84 pending" in written.surface_html.read_text()
+    text = written.report_html.read_text()
+    assert "No trial has finished yet" in text
+    assert Scripts(text).scripts == []
+    assert "0 of 84 trials finished; 84 pending" in text
+    assert "84 trials have been claimed and have no result yet." in text
     assert len(pd.read_parquet(written.trials)) == 0
 
 
@@ -140,7 +144,7 @@ def test_few_axes_and_values_of_every_kind(tmp_path: Path, axes: dict[str, objec
     made = ledger(tmp_path / "ledger", of, lambda number, trial: number == 0)
     written = write_report(of, made, tmp_path / "report")
     assert len(pd.read_parquet(written.trials)) == 1
-    assert (written.sensitivity is None) == ("optimizer.learning_rate" not in axes)
+    assert ("sensitivity" in written.measures) == ("optimizer.learning_rate" in axes)
     assert len(pd.read_parquet(written.surface)) == max(1, len(list(of.cells())))
 
 
@@ -163,22 +167,23 @@ def test_scattered_trials_are_points(tmp_path: Path) -> None:
         if number:
             finish(made, trial)
     written = write_report(of, made, tmp_path / "report")
-    figure = json.loads(Scripts(written.surface_html.read_text()).scripts[0])
+    figure = json.loads(Scripts(written.report_html.read_text()).scripts[0])
     assert {trace["type"] for trace in figure["data"]} == {"scatter"}
-    assert "varies freely with the learning rate" in written.surface_html.read_text()
-    assert written.sensitivity is None
+    assert "The search makes 6 trials; 3 are finished." in written.report_html.read_text()
 
 
 def test_a_stale_sensitivity_does_not_outlive_its_axis(tmp_path: Path) -> None:
     of = study(axes={"optimizer.learning_rate": Log(1e-4, 1e-1, points=3)})
-    assert write_report(of, ledger(tmp_path / "one", of), tmp_path / "report").sensitivity is not None
+    assert "sensitivity" in write_report(of, ledger(tmp_path / "one", of), tmp_path / "report").measures
+    (tmp_path / "report" / "curves.html").write_text("what an earlier version wrote")
     other = study(axes={"task.vocab_size": Choice(64, 256)})
-    assert write_report(other, ledger(tmp_path / "two", other), tmp_path / "report").sensitivity is None
-    assert not (tmp_path / "report" / "sensitivity.csv").exists()
+    written = write_report(other, ledger(tmp_path / "two", other), tmp_path / "report")
+    assert "sensitivity" not in written.measures
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {path.name for path in written.files}
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "surface.html"
+    target = tmp_path / "report.html"
     target.write_bytes(b"before")
 
     def fails(source: Path, destination: Path) -> None:
@@ -187,7 +192,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(write.os, "replace", fails)
     with pytest.raises(OSError, match="the disk is full"):
         write._write(target, b"after")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("surface.html", b"before")]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("report.html", b"before")]
 
 
 def test_parquet_depends_on_values_alone() -> None:

@@ -481,5 +481,4 @@ def test_a_text_that_is_not_prepared_can_be_simulated_and_reported(tmp_path: Pat
     table = pd.read_parquet(written.trials)
     assert sorted(set(table["final_loss"])) == [1.75, 2.0]
     assert "text_bytes" not in table
-    assert written.ratios is not None
-    assert not len(written.ratios), "nobody knows how much text a token is"
+    assert "tokens_to_loss" not in written.tables, "nobody knows how much text a token is"

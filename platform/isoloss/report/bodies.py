@@ -1,21 +1,28 @@
-"""What stands beside each figure on its page: facts in a line, a legend and notes in HTML, the figure in words."""
+"""What the page shows of the map and of the curves: figures, legends, notes, and the map as a table."""
 
 from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.surface import Plane, records, scattered, split
-from isoloss.config.search import Boundary
-from isoloss.outcome import Outcome
+from isoloss.outcome import Curve, Outcome
 from isoloss.report import words
-from isoloss.report.figures import MOST_PANELS
-from isoloss.report.marks import MARKS, meanings
+from isoloss.report.curves import curves_figures
+from isoloss.report.figures import MOST_PANELS, surface_figures
+from isoloss.report.marks import MARKS, meanings, tally
+from isoloss.report.page import Drawing, Section
+from isoloss.report.tables import number, table, with_interval
+from isoloss.report.thinning import MOST_POINTS
 from isoloss.study import Study
+
+MOST_CELLS = 200
+"""So many cells stand in the map's table at most."""
 
 
 def facts(study: Study, cells: pd.DataFrame) -> str:
@@ -44,15 +51,8 @@ def legend(study: Study, cells: pd.DataFrame, points: bool, coloured: bool = Tru
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def surface_body(
-    study: Study,
-    cells: pd.DataFrame,
-    sensitivity: pd.DataFrame | None,
-    reason: str,
-    paired: pd.DataFrame,
-    ratios: pd.DataFrame | None,
-) -> str:
-    """Return what stands below a surface: legend, notes, the learning-rate sensitivity or why none, comparisons."""
+def map_section(study: Study, cells: pd.DataFrame) -> Section:
+    """Return the map: its figures, legend and notes, and the same as a table."""
     plane = Plane.of(study)
     names = words.axis_names(study)
     said = []
@@ -72,94 +72,64 @@ def surface_body(
     one_colour = f"; {study.verdict.converged_below / 10:g} {study.task.unit} and less are one colour"
     colours = one_colour if study.task.floor_known else ""
     said.append(
-        f"{above_floor(study)}, at most its value at initialisation, which is also what a trial stopped before its "
-        f"budget counts with{colours}."
+        f"{above_floor(study)}, in {study.task.unit_in_full}, at most its value at initialisation, which is also what "
+        f"a trial stopped before its budget counts with{colours}. Nothing is drawn between cells that were trained."
     )
     panels = sum(1 for _ in split(study, cells, plane.panels))
     if panels > MOST_PANELS:
         said.append(f"The first {MOST_PANELS} of {panels} panels are drawn; surface.parquet holds all.")
-    if isinstance(study.search, Boundary):
-        said.append("The boundary that these trials imply is in boundary.html.")
-    body = legend(study, cells, plane.points) + notes(said) + "<h2>Learning-rate sensitivity</h2>"
-    body += notes([f"Not computed: {reason}."]) if sensitivity is None else sensitivity_body(study, sensitivity)
-    if len(paired):
-        body += paired_body(study, paired)
-    return body if ratios is None or not len(ratios) else body + ratios_body(study, ratios)
+    figures = [Drawing(one.to_plotly_json(), in_words(study, cells)) for one in surface_figures(study, cells)]
+    return Section("Map", [*figures, legend(study, cells, plane.points), notes(said), cells_table(study, cells)])
 
 
-def sensitivity_body(study: Study, sensitivity: pd.DataFrame) -> str:
-    """Return the learning-rate sensitivity as a table, and what its numbers mean."""
+def cells_table(study: Study, cells: pd.DataFrame) -> str:
+    """Return the map as a table to unfold: each cell's outcomes, and its median loss with the range of replicates."""
+    rows = records(cells)
+    lines = [
+        [*(words.value_text(path, cell[path]) for path in study.axes), tally(cell), _loss(cell)]
+        for cell in rows[:MOST_CELLS]
+    ]
     names = words.axis_names(study)
-    groups = [path for path in study.axes if path != LEARNING_RATE]
-    head = [*(names[path] for path in groups), "band", f"sensitivity ({study.task.unit})"]
-    head += ["best learning rate", f"lowest {words.loss_name(study)}"]
-    rows = []
-    for row in records(sensitivity):
-        texts = [*(words.value_text(path, row[path]) for path in groups), words.range_in_words(row)]
-        texts += [words.sensitivity_number(row), words.value_text(LEARNING_RATE, row["best_learning_rate"])]
-        rows.append([*texts, words.excess(row["lowest_excess"])])
-    return table(head, rows) + notes([words.how_measured(study, sensitivity)])
+    head = [*(names[path] for path in study.axes), "replicates, and how they ended"]
+    caption = f"Each cell of the map; median {words.loss_name(study)}, in brackets the range over its replicates"
+    shown = table(caption, [*head, f"{words.loss_name(study)} ({study.task.unit})"], lines, max(1, len(study.axes)))
+    rest = notes([f"The first {MOST_CELLS} of {len(rows):,} cells; surface.parquet holds all."])
+    return f"<details><summary>The map as a table</summary>{shown}{rest if len(rows) > MOST_CELLS else ''}</details>"
 
 
-def paired_body(study: Study, paired: pd.DataFrame) -> str:
-    """Return the paired comparisons as a table, and what they mean."""
-    names = words.axis_names(study)
-    groups = [path for path in study.axes if path in paired]
-    head = [*(names[path] for path in groups), "arm", f"difference ({study.task.unit})", "95 % interval", "d_z"]
-    head += ["higher", "p (Holm)", "best learning rate"]
-    rows = []
-    for row in records(paired):
-        texts = [*(words.value_text(path, row[path]) for path in groups), words.printable(row["arm"])]
-        numbers = ["–" if row[name] != row[name] else f"{row[name]:.2g}" for name in ("d_z", "p_holm")]
-        rate = "–" if row["learning_rate"] is None else words.value_text(LEARNING_RATE, row["learning_rate"])
-        signs = f"{row['higher']} of {row['pairs']}"
-        rows.append([*texts, *words.difference(row), numbers[0], signs, numbers[1], rate])
-    reference = words.printable(paired["reference"].iloc[0])
-    return f"<h2>Against {html.escape(reference)}</h2>" + table(head, rows) + notes([words.how_paired(study)])
+def _loss(cell: Mapping[str, Any]) -> str:
+    if cell["finished"] < 2:
+        return number(cell["median_excess"])
+    return with_interval(*(cell[f"{which}_excess"] for which in ("median", "lowest", "highest")))
 
 
-def ratios_body(study: Study, ratios: pd.DataFrame) -> str:
-    """Return the tokens-to-loss ratios as a table, and what they mean."""
-    names = words.axis_names(study)
-    down = study.map_axes[1]
-    groups = [path for path in study.axes if path in ratios]
-    head = [*(names[path] for path in groups), names[down], "against", "ratio", "95 % interval", "replicates there"]
-    rows = []
-    for row in records(ratios):
-        texts = [words.value_text(path, row[path]) for path in groups]
-        texts += [words.value_text(down, row["arm"]), words.value_text(down, row["reference"])]
-        interval = "–" if row["low"] != row["low"] else f"{row['low']:.2g} to {row['high']:.2g}"
-        ratio = "–" if row["ratio"] != row["ratio"] else f"{row['ratio']:.2g}"
-        rows.append([*texts, ratio, interval, f"{row['reached']} of {row['replicates']}"])
-    return "<h2>Tokens-to-loss ratio</h2>" + table(head, rows) + notes([words.how_ratios_are_measured(ratios)])
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table in HTML."""
-    titles = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def curves_body(study: Study, trials: pd.DataFrame, drawn: int) -> str:
-    """Return what stands below the curves."""
+def curves_section(study: Study, trials: pd.DataFrame, curves: Mapping[str, Curve]) -> Section:
+    """Return the learning curves of the trials in ``curves``, by key: figures, legend and notes."""
+    shown = trials[trials["key"].isin(list(curves))]
     low = study.verdict.converged_below
     drawn_at = f", and an excess of {low / 100:g} or less is drawn at that" if study.task.floor_known else ""
     said = [
         f"{above_floor(study)}, in {study.task.unit_in_full}; the symbol at a curve's end is its outcome. "
         f"The dotted line is the convergence threshold, {low:g}. Both axes are logarithmic; step 0 stands left of 1"
-        f"{drawn_at}. Click a learning rate to hide it."
+        f"{drawn_at}. Learning rates differ in colour and in the line's pattern; click one to hide it. A curve of more "
+        f"than {MOST_POINTS} points is drawn through the lowest and the highest of even stretches of log step; "
+        "`isoloss export` writes all."
     ]
     groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
     panels = sum(1 for _ in split(study, trials, groups))
     within = [words.axis_names(study)[path] for path in study.axes if path not in (*groups, LEARNING_RATE)]
     if within:
         said.append(f"Curves of a panel also differ in {', '.join(within)}; point at one to see.")
-    if drawn < len(trials):
-        said.append(f"{drawn:,} of {len(trials):,} curves are drawn, those of the first replicates before others.")
+    if len(shown) < len(trials):
+        said.append(f"{len(shown):,} of {len(trials):,} curves are drawn, those of the first replicates before others.")
     if panels > MOST_PANELS:
         said.append(f"The first {MOST_PANELS} of {panels} panels are drawn.")
-    return states_legend(study, trials["outcome"], coloured=False) + notes(said)
+    alternative = (
+        f"Learning curves: {words.loss_name(study)} over steps of {len(shown):,} trials, a panel for each group of "
+        "cells; where they end is in the map's table."
+    )
+    figures = [Drawing(one, alternative) for one in curves_figures(study, shown, curves)]
+    return Section("Learning curves", [*figures, states_legend(study, trials["outcome"], coloured=False), notes(said)])
 
 
 def above_floor(study: Study) -> str:
@@ -180,13 +150,17 @@ def notes(texts: Iterable[str]) -> str:
     return "".join(f'<p class="note">{html.escape(text)}</p>' for text in texts)
 
 
-def in_words(study: Study, cells: pd.DataFrame, sensitivity: pd.DataFrame | None) -> str:
+def said_list(texts: Iterable[str]) -> str:
+    """Return sentences as a list."""
+    return f'<ul class="said">{"".join(f"<li>{html.escape(text)}</li>" for text in texts)}</ul>'
+
+
+def in_words(study: Study, cells: pd.DataFrame) -> str:
     """Return a surface in words."""
     names = words.axis_names(study)
     plane = Plane.of(study)
     over = " and ".join(names[path] for path in (plane.across, plane.down) if path is not None) or "one cell"
-    text = f"Outcome and median {words.loss_name(study)} over {over}: {facts(study, cells)}."
-    for row in [] if sensitivity is None else records(sensitivity):
-        group = words.combination(names, {path: row[path] for path in study.axes if path in row})
-        text += f" {group + ': ' if group else ''}{words.range_in_words(row)}."
-    return text
+    return (
+        f"Outcome and median {words.loss_name(study)} over {over}: {facts(study, cells)}. The table below it holds "
+        "each cell."
+    )

@@ -1,17 +1,25 @@
-"""What stands below a boundary's figure: what is measured and what inferred, and the bands in words."""
+"""The section of a boundary search: its figure, what is measured and what inferred, and the bands in words."""
 
 from __future__ import annotations
 
-import html
-
 from isoloss.config.search import Boundary
 from isoloss.report import boundary_words, words
-from isoloss.report.bodies import notes, states_legend
+from isoloss.report.bodies import notes, said_list, states_legend
 from isoloss.report.boundary_drawing import Drawing
+from isoloss.report.boundary_figure import boundary_figure
+from isoloss.report.page import Drawing as Figure
+from isoloss.report.page import Section
+from isoloss.report.tables import measure_table
+
+IN_TABLE = (
+    "Level is the share of seeds that converge; closed, islands and bound are probabilities: that no learning rate "
+    "has that share, that more than one stretch has, and that the band runs into that end of the range. Fringe is in "
+    "decades where the axis is logarithmic. Intervals are at 90 %."
+)
 
 
-def boundary_body(drawn: Drawing) -> str:
-    """Return what stands below a boundary's figure: what its marks, lines and colours mean, and the bands in words."""
+def boundary_section(drawn: Drawing) -> Section:
+    """Return a boundary's figure, what its marks, lines and colours mean, and the bands in words."""
     study, found = drawn.study, drawn.found
     search = study.search
     assert isinstance(search, Boundary)
@@ -41,12 +49,18 @@ def boundary_body(drawn: Drawing) -> str:
         said.append(f"Colours and lines are those at {held}; dots also differ in these axes; point at one to see.")
     if drawn.every > len(drawn.panels):
         said.append(f"The first {len(drawn.panels)} of {drawn.every} panels are drawn; boundary.parquet holds more.")
-    body = states_legend(study, (dot["state"] for dot in drawn.dots)) + notes(said)
-    if found.table is None:
-        return body
-    lines = boundary_words.band_lines(study, found.table)
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f'{body}<h2>Bands</h2><ul class="bands">{items}</ul>{notes([boundary_words.how_read()])}'
+    figure = Figure(boundary_figure(drawn).to_plotly_json(), boundary_in_words(drawn))
+    parts: list[str | Figure] = [figure, states_legend(study, (dot["state"] for dot in drawn.dots)), notes(said)]
+    if found.table is not None:
+        lines = boundary_words.band_lines(study, found.table)
+        listed = measure_table(study, found.table, "Bands of learning rates that converge", "boundary.parquet")
+        parts += [
+            "<h3>Bands</h3>",
+            said_list(lines),
+            notes([boundary_words.how_read()]),
+            f"<details><summary>The bands as a table</summary>{listed}{notes([IN_TABLE])}</details>",
+        ]
+    return Section("Boundary of convergence", parts)
 
 
 def boundary_in_words(drawn: Drawing) -> str:

@@ -1,14 +1,14 @@
-"""The learning curves of a study: excess loss over steps, one panel a group of trials, coloured by learning rate."""
+"""The learning curves of a study: loss over steps, one panel a group of cells, coloured by learning rate."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from isoloss.analysis.sensitivity import LEARNING_RATE
@@ -17,27 +17,35 @@ from isoloss.outcome import Curve
 from isoloss.report import words
 from isoloss.report.figures import BAR, FONT, MOST_PANELS, WIDTH, safe
 from isoloss.report.marks import MARKS
+from isoloss.report.thinning import thinned
 from isoloss.study import Study
 
 PANEL, TITLE, AXIS, GAP = 190, 38, 44, 22
 LEFT, RIGHT = 64, 130
+ROWS = 2
+"""Rows of panels in one figure: what fits on a printed page."""
+
 LOSSES = (0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)
 """Where the scale of a loss without a known floor is labelled."""
 
 MOST_CURVES = 1500
 """So many curves are drawn at most, those of the first replicates; the page says so when there are more."""
-START = 0.5
-"""Where step 0, the loss at initialisation, is drawn on the logarithmic axis of steps."""
+
+START = 0.4
+"""Where step 0, the loss at initialisation, is drawn on the logarithmic axis of steps; rounded, it reads 0."""
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+"""Learning rates differ in their line's pattern, too, so that none is told by its colour alone."""
 
 
-def curves_figure(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]) -> go.Figure:
-    """Return the figure of the curves of the table's trials, by key.
+def curves_figures(study: Study, table: pd.DataFrame, curves: Mapping[str, Curve]) -> list[dict[str, Any]]:
+    """Return the figures of the curves of the table's trials, by key, as plotly's JSON: ``ROWS`` of panels in each.
 
     Both axes are logarithmic. Step 0 is drawn at ``START``; an excess below a hundredth of the convergence threshold
     is drawn there, and one above ten times the largest initial excess is drawn at that. Where nobody knows the floor,
     the scale holds all losses up to 1.3 times the largest initial one.
     """
-    return _Curves(study, table, curves).figure()
+    return _Curves(study, table, curves).figures()
 
 
 class _Curves:
@@ -45,7 +53,8 @@ class _Curves:
         self.study, self.curves = study, curves
         self.names, self.loss = words.axis_names(study), words.loss_name(study)
         groups = tuple(path for path in study.axes if path != LEARNING_RATE and not scattered(study, path))
-        self.panels = list(split(study, table, groups))[:MOST_PANELS]
+        shown = table[["key", *study.axes, "replicate", "outcome"]]
+        self.panels = list(split(study, shown, groups))[:MOST_PANELS]
         highest = max((curve.initial_loss - curve.floor for curve in curves.values()), default=1.0)
         if study.task.floor_known:
             self.low, self.high = study.verdict.converged_below / 100, 10 * highest
@@ -55,12 +64,12 @@ class _Curves:
             self.low, self.high = 0.95 * min(lowest, study.verdict.converged_below), 1.3 * highest
             self.range = [math.log10(self.low), math.log10(self.high)]
         self.last = max((curve.step[-1] for curve in curves.values()), default=1)
-        self.colours = self._colours(table)
+        self.entries = self._entries(table)
 
-    def _colours(self, table: pd.DataFrame) -> dict[str, tuple[str, list[float]]]:
-        """Return the entries of the legend: a text, its colour, and the learning rates that it covers."""
+    def _entries(self, table: pd.DataFrame) -> dict[str, tuple[dict[str, Any], list[float]]]:
+        """Return the entries of the legend: a text, its line, and the learning rates that it covers."""
         if LEARNING_RATE not in self.study.axes:
-            return {"": ("#0072B2", [])}
+            return {"": ({"color": "#0072B2", "width": 1.3}, [])}
         rates = axis_values(self.study, LEARNING_RATE, table)
         if scattered(self.study, LEARNING_RATE):
             borders = words.edges(self.study, LEARNING_RATE)
@@ -73,7 +82,10 @@ class _Curves:
             named = [(text, [rate]) for text, rate in zip(words.value_texts(rates), rates, strict=True)]
         # The scale's bright end vanishes on white paper.
         shades = sample_colorscale("Plasma", [0.88 * i / max(1, len(named) - 1) for i in range(len(named))])
-        return {text: (shade, found) for (text, found), shade in zip(named, shades, strict=True) if found}
+        looks = [
+            {"color": shade, "width": 1.3, "dash": dash} for shade, dash in zip(shades, itertools.cycle(DASHES))
+        ]  # fmt: skip
+        return {text: (look, found) for (text, found), look in zip(named, looks, strict=True) if found}
 
     def _columns(self) -> int:
         """How many panels stand side by side: the last axis's values where they fit, so that rows and columns align."""
@@ -81,51 +93,51 @@ class _Curves:
         different = sum(value not in last[:i] for i, value in enumerate(last))
         return different if 2 <= different <= 4 else min(3, len(self.panels))
 
-    def figure(self) -> go.Figure:
+    def figures(self) -> list[dict[str, Any]]:
         columns = self._columns()
-        rows = math.ceil(len(self.panels) / columns)
-        block = TITLE + PANEL + AXIS
-        height = rows * block
-        figure = go.Figure(
-            layout={
-                "template": "none",
-                "width": WIDTH,
-                "height": height + BAR + 4,
-                "margin": {"l": LEFT, "r": RIGHT, "t": BAR, "b": 4},
-                "font": {"family": FONT, "size": 12, "color": "#222222"},
-                "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 12}},
-                "legend": {
-                    "title": {"text": "learning rate" if LEARNING_RATE in self.study.axes else ""},
-                    "x": 1.01, "y": 1 - TITLE / height, "yanchor": "top", "traceorder": "normal",
-                },
-            }
-        )  # fmt: skip
+        return [
+            self._figure(self.panels[start : start + ROWS * columns], columns)
+            for start in range(0, len(self.panels), ROWS * columns)
+        ]
+
+    def _figure(self, panels: list[tuple[dict[str, Any], pd.DataFrame]], columns: int) -> dict[str, Any]:
+        height = math.ceil(len(panels) / columns) * (TITLE + PANEL + AXIS)
+        layout: dict[str, Any] = {
+            "width": WIDTH,
+            "height": height + BAR + 4,
+            "margin": {"l": LEFT, "r": RIGHT, "t": BAR, "b": 4},
+            "font": {"family": FONT, "size": 12, "color": "#222222"},
+            "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 12}},
+            "legend": {
+                "title": {"text": "learning rate" if LEARNING_RATE in self.study.axes else ""},
+                "x": 1.01, "y": 1 - TITLE / height, "yanchor": "top", "traceorder": "normal",
+            },
+            "annotations": [],
+            "shapes": [],
+        }  # fmt: skip
         inner = WIDTH - LEFT - RIGHT
         wide = (inner - (columns - 1) * GAP) / columns
         shown: set[str] = set()
-        traces: list[Any] = []
-        for number, (values, rows_here) in enumerate(self.panels):
+        traces: list[dict[str, Any]] = []
+        for number, (values, rows_here) in enumerate(panels):
             row, column = divmod(number, columns)
-            left, top = column * (wide + GAP) / inner, 1 - row * block / height
+            left, top = column * (wide + GAP) / inner, 1 - row * (TITLE + PANEL + AXIS) / height
             suffix = "" if number == 0 else str(number + 1)
             domain = [left, min(1.0, left + wide / inner)], [top - (TITLE + PANEL) / height, top - TITLE / height]
-            bottom = number + columns >= len(self.panels)
-            figure.update_layout(self._axes(suffix, *domain, first=column == 0, bottom=bottom))
+            layout |= self._axes(suffix, *domain, first=column == 0, bottom=number + columns >= len(panels))
             text = words.combination(self.names, values)
-            figure.add_annotation(
-                text="<br>".join(safe(line) for line in _wrapped(text, int(wide / 6))), x=left, y=domain[1][1],
-                xref="paper", yref="paper", xanchor="left", yanchor="bottom", showarrow=False, align="left",
-                font={"size": 12},
-            )  # fmt: skip
-            figure.add_shape(
-                type="line", x0=0, x1=1, xref=f"x{suffix} domain", yref=f"y{suffix}",
-                y0=self.study.verdict.converged_below, y1=self.study.verdict.converged_below,
-                line={"dash": "dot", "width": 1, "color": "#555555"},
-            )  # fmt: skip
+            layout["annotations"].append({
+                "text": "<br>".join(safe(line) for line in _wrapped(text, int(wide / 6))), "x": left, "y": domain[1][1],
+                "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False,
+                "align": "left", "font": {"size": 12},
+            })  # fmt: skip
+            layout["shapes"].append({
+                "type": "line", "x0": 0, "x1": 1, "xref": f"x{suffix} domain", "yref": f"y{suffix}",
+                "y0": self.study.verdict.converged_below, "y1": self.study.verdict.converged_below,
+                "line": {"dash": "dot", "width": 1, "color": "#555555"},
+            })  # fmt: skip
             traces += self._traces(rows_here, shown, suffix)
-        # One call, since each checks the whole figure.
-        figure.add_traces(traces)
-        return figure
+        return {"data": traces, "layout": layout}
 
     def _axes(self, suffix: str, x: list[float], y: list[float], first: bool, bottom: bool) -> dict[str, Any]:
         decades = [10**i for i in range(math.floor(math.log10(self.last)) + 1)]
@@ -139,7 +151,7 @@ class _Curves:
                 **look, "domain": x, "anchor": f"y{suffix}", **({"matches": "x"} if suffix else {}),
                 "range": [math.log10(START) - 0.08, math.log10(self.last) + 0.12],
                 "tickvals": [START, *decades], "ticktext": ["0", *(f"{decade:,}" for decade in decades)],
-                "title": {"text": "step" if bottom else "", "standoff": 4},
+                "title": {"text": "step (updates)" if bottom else "", "standoff": 4},
             },
             f"yaxis{suffix}": {
                 **look, "domain": y, "anchor": f"x{suffix}", **({"matches": "y"} if suffix else {}),
@@ -148,25 +160,25 @@ class _Curves:
             },
         }  # fmt: skip
 
-    def _traces(self, rows: pd.DataFrame, shown: set[str], suffix: str) -> Iterator[Any]:
-        for entry, (colour, rates) in self.colours.items():
-            here = rows[rows[LEARNING_RATE].isin(rates)] if rates else rows
-            if not len(here):
-                continue
-            for record in records(here):
+    def _traces(self, rows: pd.DataFrame, shown: set[str], suffix: str) -> Iterator[dict[str, Any]]:
+        for rank, (entry, (line, rates)) in enumerate(self.entries.items(), 1):
+            for record in records(rows[rows[LEARNING_RATE].isin(rates)] if rates else rows):
                 curve = self.curves[record["key"]]
-                above = [loss - curve.floor for loss in curve.loss]
-                yield go.Scatter(
-                    x=[step or START for step in curve.step], y=[self._drawn(value) for value in above],
-                    xaxis=f"x{suffix}", yaxis=f"y{suffix}", mode="lines+markers", name=safe(entry), legendgroup=entry,
-                    showlegend=bool(entry) and entry not in shown, line={"color": colour, "width": 1.3},
-                    marker={
-                        "size": [0] * (len(above) - 1) + [8], "symbol": MARKS[record["outcome"]].plotly_symbol,
-                        "color": colour, "opacity": 1, "line": {"width": 0},
+                kept = thinned(curve)
+                yield {
+                    "type": "scatter", "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "mode": "lines+markers",
+                    "x": [curve.step[i] or START for i in kept],
+                    "y": [self._drawn(curve.loss[i] - curve.floor) for i in kept],
+                    "name": safe(entry), "legendgroup": entry, "showlegend": bool(entry) and entry not in shown,
+                    "legendrank": rank,
+                    "line": line,
+                    "marker": {
+                        "size": [0] * (len(kept) - 1) + [8], "symbol": MARKS[record["outcome"]].plotly_symbol,
+                        "color": line["color"], "opacity": 1, "line": {"width": 0},
                     },
-                    text=[f"{step:,}: {words.excess(value)}" for step, value in zip(curve.step, above, strict=True)],
-                    hovertemplate=f"{self.loss} at step %{{text}}<br>{self._about(record)}<extra></extra>",
-                )  # fmt: skip
+                    "hovertemplate": f"{self.loss} at step %{{x:,.0f}}: %{{y:.3g}}<br>{self._about(record)}"
+                                     "<extra></extra>",
+                }  # fmt: skip
                 shown.add(entry)
 
     def _drawn(self, excess: float) -> float:

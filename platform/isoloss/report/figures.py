@@ -20,6 +20,8 @@ from isoloss.report.marks import MARKS, code, state, tally
 from isoloss.study import Study
 
 WIDTH, RIGHT, GAP = 980, 90, 36
+PAGE = 760
+"""How many pixels of figures a printed page holds."""
 ROW, POINTS_ROW, AXIS, HEAD, TITLE, BAR = 34, 230, 58, 22, 24, 26
 MOST_PANELS = 40
 """So many panels are drawn at most; the page says so when there are more."""
@@ -151,9 +153,12 @@ def hover(study: Study, cell: Mapping[str, Any]) -> str:
     return "<br>".join("<br>".join(safe(part) for part in textwrap.wrap(line, 70)) for line in lines)
 
 
-def surface_figure(study: Study, cells: pd.DataFrame) -> go.Figure:
-    """Return the figure of a surface: a heat map of the listed values, or points where a search scattered them."""
-    return _Surface(study, cells).figure()
+def surface_figures(study: Study, cells: pd.DataFrame) -> list[go.Figure]:
+    """Return the figures of a surface: heat maps of the listed values, or points where a search scattered them.
+
+    Panels are in one figure as long as it fits on a printed page.
+    """
+    return _Surface(study, cells).figures()
 
 
 class _Surface:
@@ -181,8 +186,12 @@ class _Surface:
         room = (self._inner - GAP) / 2 / max(1, len(self.across.texts))
         return 6 * self.across.longest if self.across.texts and self.across.longest * 6.5 > room else 0
 
-    def figure(self) -> go.Figure:
-        height = self.block * len(self.panels) + 4
+    def figures(self) -> list[go.Figure]:
+        at_once = max(1, PAGE // self.block)
+        return [self._figure(self.panels[i : i + at_once]) for i in range(0, len(self.panels), at_once)]
+
+    def _figure(self, panels: list[tuple[dict[str, Any], pd.DataFrame]]) -> go.Figure:
+        height = self.block * len(panels) + 4
         figure = go.Figure(
             layout={
                 "template": "none",
@@ -197,7 +206,7 @@ class _Surface:
             }
         )
         names = words.axis_names(self.study)
-        for row, (values, cells) in enumerate(self.panels):
+        for row, (values, cells) in enumerate(panels):
             top = 1 - row * self.block / height
             if self.title:
                 self._note(figure, f"<b>{safe(words.combination(names, values))}</b>", 0, top, 13, shift=8 - self.left)

@@ -166,10 +166,12 @@ def ratio_in_words(study: Study, row: Mapping[str, Any]) -> str:
     down = study.map_axes[1]
     name = axis_names(study)[down]
     arm, reference = (f"{name} {value_text(down, row[which])}" for which in ("arm", "reference"))
-    if row["reached"] < row["replicates"]:
-        return f"{arm} reaches the final loss of {reference} in {row['reached']} of {row['replicates']} replicates"
+    goal = f"{arm} reaches the final loss of {reference}"
+    never = f"{row['censored']} of {row['replicates']} replicates never do"
+    if math.isnan(row["ratio"]):
+        return f"{goal} with at least {row['at_least']:.2g} of its training; {never}"
     spread = "" if math.isnan(row["low"]) else f" (95 %: {row['low']:.2g} to {row['high']:.2g})"
-    return f"{arm} reaches the final loss of {reference} with {row['ratio']:.2g} of its training{spread}"
+    return f"{goal} with {row['ratio']:.2g} of its training{spread}{f'; {never}' if row['censored'] else ''}"
 
 
 def difference(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -199,14 +201,14 @@ def how_paired(study: Study) -> str:
 
 def how_ratios_are_measured(ratios: pd.DataFrame) -> str:
     """Return in words what a tokens-to-loss ratio is."""
-    count = ratios["replicates"].max()
+    count, unit = ratios["replicates"].max(), ratios["unit"].iloc[0]
     replicates = (
         f"geometric mean of {count} paired replicates, interval by Student's t" if count > 1 else "one replicate"
     )
     return (
-        "Tokens-to-loss ratio: the bytes of text that an arm has read when its held-out loss first reaches the final "
-        "loss of the worst arm, over all that the worst arm read; each arm at its own best learning rate, the faster "
-        f"one in the midst of its schedule; {replicates}."
+        f"Tokens-to-loss ratio: the {unit} that an arm has trained on when its held-out loss first reaches the final "
+        "loss of the worst arm that learned anything, over all that the worst arm trained on; each arm at its own best "
+        f"learning rate, the faster one in the midst of its schedule; {replicates}."
     )
 
 

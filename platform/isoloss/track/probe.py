@@ -72,9 +72,10 @@ class ProbeExperiment:
         return run_id
 
     def link(self, run_id: str) -> str:
-        """Return the link that opens a run; at a tracking URI that is no server, the part after the address."""
-        base = self.tracking_uri.rstrip("/") if self.tracking_uri.startswith(("http://", "https://")) else ""
-        return base + run_fragment(self.experiment_id, run_id)
+        """Return the link that opens a run; an empty text at a tracking URI that is no server."""
+        if not self.tracking_uri.startswith(("http://", "https://")):
+            return ""
+        return self.tracking_uri.rstrip("/") + run_fragment(self.experiment_id, run_id)
 
 
 @contextmanager
