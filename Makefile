@@ -22,10 +22,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-# What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium). Those
-# that start Ray are one group: two Rays that start together on two cores run into Ray's own time limit.
+# What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium). One at
+# a time: a Ray that starts beside other work on two cores runs into Ray's own time limits.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow and not gpu" --durations=10
+	$(BIN)/python -m pytest -m "slow and not gpu" --durations=10
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

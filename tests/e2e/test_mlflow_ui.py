@@ -31,7 +31,6 @@ FLAGS = (
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("mlflow"),
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
 ]
 

@@ -20,7 +20,7 @@ from isoloss.run.cluster import ClusterError
 from isoloss.run.prepare import _on_ray
 from isoloss.study_file import load_corpus
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 
 FILES, DOCUMENTS = 8, 400
 CORPUS = """

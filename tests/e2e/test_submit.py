@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from command import MARK, end_processes, isoloss, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 
 STUDY = """
 from isoloss import AdamW, Choice, Decoder, Linear, SpamLang, Steps, Study

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
-from isoloss.analysis.onset_model import FEWEST_POINTS, Floats, OnsetModel
+from isoloss.analysis.onset_model import FEWEST_POINTS, Floats, OnsetModel, Posterior
 from isoloss.analysis.surface import records
 from isoloss.outcome import Curve
 from isoloss.result import Result
@@ -50,6 +50,11 @@ MOST_SAMPLES = 10_000
 
 PROMINENCE = 5.0
 
+UNKNOWN = dict.fromkeys(("onset_step", "low", "high"), math.nan)
+
+AT_ONCE = 8
+"""Curves of one model that are looked at together: their hypotheses fill the processor's cache."""
+
 
 MOST_POINTS = 64
 """Evaluations looked at of one curve: more tell little, and take long."""
@@ -74,29 +79,34 @@ def onset_table(study: Study, trials: pd.DataFrame, result_of: Callable[[str], R
     the loss is one number there. The window begins after warm-up. Where the task's floor is known, it ends when the
     excess loss stays below the verdict's ``converged_below``: a loss that flattens there has learned all there is.
     """
+    read = [(record, result_of(record["key"])) for record in records(trials)]
+    trained = [Trial.model_validate_json(json.dumps(result.trial)) for _, result in read]
+    windows = [_of_trial(study, trial, result.curve) for trial, (_, result) in zip(trained, read, strict=True)]
     rows = [
         {
             **{path: record[path] for path in study.axes},
             "replicate": record["replicate"],
             "key": record["key"],
-            **_row(study, result_of(record["key"])),
+            **found,
+            "onset_tokens": found["onset_step"] * trial.tokens(1),
+            **_turns(trial, result),
         }
-        for record in records(trials)
+        for (record, result), trial, found in zip(read, trained, _onsets(windows), strict=True)
     ]
     return pd.DataFrame(rows, columns=[*study.axes, "replicate", "key", *COLUMNS])
 
 
-def _row(study: Study, result: Result) -> dict[str, Any]:
-    trial = Trial.model_validate_json(json.dumps(result.trial))
-    schedule, curve = trial.optimizer.schedule, result.curve
+def _of_trial(study: Study, trial: Trial, curve: Curve) -> _Window | None:
     end = _unconverged(curve, study.verdict.converged_below) if trial.task.floor_known else len(curve.step)
-    found = onset(_first(curve, end), schedule, trial.steps)
-    tokens = found["onset_step"] * trial.tokens(1)
-    after = schedule.warmup * trial.steps
-    turns = {
-        f"{name}_turns": turn(curve.step, result.series.get(name, ()), sign, after) for name, sign in TURNS.items()
+    return _window(_first(curve, end), trial.optimizer.schedule, trial.steps)
+
+
+def _turns(trial: Trial, result: Result) -> dict[str, float]:
+    after = trial.optimizer.schedule.warmup * trial.steps
+    return {
+        f"{name}_turns": turn(result.curve.step, result.series.get(name, ()), sign, after)
+        for name, sign in TURNS.items()
     }
-    return {**found, "onset_tokens": tokens, **turns}
 
 
 def _unconverged(curve: Curve, below: float) -> int:
@@ -108,25 +118,56 @@ def _first(curve: Curve, count: int) -> Curve:
     return Curve(curve.step[:count], curve.loss[:count], curve.standard_error[:count], curve.floor, curve.ended)
 
 
+class _Window(NamedTuple):
+    """The evaluations of a curve at which an onset is looked for, and all that decides their model."""
+
+    model: tuple[tuple[int, ...], Schedule, int]
+    losses: tuple[float, ...]
+    error: float
+
+
 def onset(curve: Curve, schedule: Schedule, budget_steps: int) -> dict[str, Any]:
     """Return probability, onset_step, low, high and kind of one curve, trained under a schedule of so many steps."""
+    return _onsets([_window(curve, schedule, budget_steps)])[0]
+
+
+def _window(curve: Curve, schedule: Schedule, budget_steps: int) -> _Window | None:
+    """Return the evaluations after warm-up; None where they are too few, or their losses one number."""
     inside = _spread(curve.step, max(0, schedule.warmup * budget_steps))
-    loss_N = np.array([curve.loss[i] for i in inside])
-    unknown = dict.fromkeys(("probability", "onset_step", "low", "high"), math.nan)
-    if len(inside) < FEWEST_POINTS or np.ptp(loss_N) == 0:
-        return {**unknown, "kind": "unknown"}
-    steps = tuple(curve.step[i] for i in inside)
-    clock_N, model = _model(steps, schedule, budget_steps)
+    losses = tuple(curve.loss[i] for i in inside)
+    if len(inside) < FEWEST_POINTS or min(losses) == max(losses):
+        return None
     error = float(np.median([curve.standard_error[i] for i in inside]))
-    found = model.posterior(loss_N[None], np.array([error]))
-    probability = float(found.probability_K[0])
+    return _Window((tuple(curve.step[i] for i in inside), schedule, budget_steps), losses, error)
+
+
+def _onsets(windows: Sequence[_Window | None]) -> list[dict[str, Any]]:
+    """Return what ``onset`` does of each window; those of one model are looked at together, which takes less time."""
+    found: list[dict[str, Any]] = [{**UNKNOWN, "probability": math.nan, "kind": "unknown"} for _ in windows]
+    by_model: dict[Any, list[tuple[int, _Window]]] = {}
+    for place, window in enumerate(windows):
+        if window is not None:
+            by_model.setdefault(window.model, []).append((place, window))
+    for (steps, schedule, budget_steps), members in by_model.items():
+        clock_N, fall_RN = clock_and_falls(np.array(steps, dtype=np.float64), schedule, budget_steps)
+        model = OnsetModel(clock_N, fall_RN)
+        for part in (members[i : i + AT_ONCE] for i in range(0, len(members), AT_ONCE)):
+            losses_KN, error_K = (np.array([getattr(of, name) for _, of in part]) for name in ("losses", "error"))
+            posterior = model.posterior(losses_KN, error_K)
+            for k, (place, _) in enumerate(part):
+                found[place] = _told(posterior, k, clock_N, steps)
+    return found
+
+
+def _told(posterior: Posterior, k: int, clock_N: Floats, steps: tuple[int, ...]) -> dict[str, Any]:
+    probability = float(posterior.probability_K[k])
     if probability <= 0.5:
-        return {**unknown, "probability": probability, "kind": "none"}
+        return {**UNKNOWN, "probability": probability, "kind": "none"}
     low, middle, high = (
-        math.exp(np.interp(math.log(value[0]), np.log(clock_N), np.log(steps)))
-        for value in (found.low_K, found.onset_K, found.high_K)
+        math.exp(np.interp(math.log(value_K[k]), np.log(clock_N), np.log(steps)))
+        for value_K in (posterior.low_K, posterior.onset_K, posterior.high_K)
     )
-    kind = "rises" if found.rises_K[0] > 0.5 else "flattens"
+    kind = "rises" if posterior.rises_K[k] > 0.5 else "flattens"
     return {"probability": probability, "onset_step": middle, "low": low, "high": high, "kind": kind}
 
 
@@ -140,13 +181,6 @@ def _spread(steps: tuple[int, ...], after: float) -> list[int]:
     return [inside[n] for n in np.unique(np.abs(log_N - even[:, None]).argmin(1))]
 
 
-@lru_cache(maxsize=8)
-def _model(steps: tuple[int, ...], schedule: Schedule, budget_steps: int) -> tuple[Floats, OnsetModel]:
-    """Return the clock at each step and the model: the same for all trials of one budget."""
-    clock_N, fall_RN = clock_and_falls(np.array(steps, dtype=np.float64), schedule, budget_steps)
-    return clock_N, OnsetModel(clock_N, fall_RN)
-
-
 def clock_and_falls(step_N: Floats, schedule: Schedule, budget_steps: int) -> tuple[Floats, Floats]:
     """Return the sum of learning rates before each step over the highest, and shapes of a fall beside the power law.
 
@@ -156,9 +190,8 @@ def clock_and_falls(step_N: Floats, schedule: Schedule, budget_steps: int) -> tu
     """
     from scipy.signal import lfilter
 
-    count = min(budget_steps, MOST_SAMPLES)
-    at_J = np.arange(count + 1) * (budget_steps / count)
-    factor_J = np.array([schedule.factor(min(int(step), budget_steps - 1), budget_steps) for step in at_J])
+    at_J, factor_J = _factors(schedule, budget_steps)
+    count = len(at_J) - 1
     clock_J = np.concatenate([[0.0], np.cumsum(factor_J[:-1])]) * (budget_steps / count)
     withheld_J = np.concatenate([[0.0], np.cumsum(np.maximum(-np.diff(factor_J), 0.0))])
     clock_N, shapes = np.interp(step_N, at_J, clock_J), []
@@ -168,6 +201,14 @@ def clock_and_falls(step_N: Floats, schedule: Schedule, budget_steps: int) -> tu
         if shape_N[-1] > shape_N[0]:
             shapes.append(shape_N / shape_N[-1])
     return clock_N, np.array(shapes or [1 - (clock_N / clock_N[0]) ** -power for power in EARLY])
+
+
+@lru_cache(maxsize=32)
+def _factors(schedule: Schedule, budget_steps: int) -> tuple[Floats, Floats]:
+    """Return even steps of a budget, and the schedule's multiple of the learning rate at each."""
+    count = min(budget_steps, MOST_SAMPLES)
+    at_J = np.asarray(np.arange(count + 1) * (budget_steps / count), dtype=np.float64)
+    return at_J, np.array([schedule.factor(min(int(step), budget_steps - 1), budget_steps) for step in at_J])
 
 
 def turn(steps: tuple[int, ...], values: tuple[float | None, ...], sign: int, after: float) -> float:

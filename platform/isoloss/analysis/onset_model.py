@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,20 @@ class _View:
         return trend_HN[self.earliest * len(EXPONENTS) * len(SLOPES) :]
 
 
+class _Products(NamedTuple):
+    """Products of the trends and the other falls under a view's precision.
+
+    In single precision, in which all is several times as fast, and sums of squares, 1 at most, err by less than the
+    misfit that is added to them.
+    """
+
+    inverse_square_H: Singles
+    cross_RH: Singles
+    share_RH: Singles
+    inverse_rest_RH: Singles
+    square_R: Singles
+
+
 class OnsetModel:
     """Power law without and with an onset, for curves measured at the same evaluations.
 
@@ -150,8 +165,8 @@ class OnsetModel:
         return _View(precision_NN, log_scale, freedom, earliest)
 
     @cached_property
-    def _squares(self) -> list[tuple[Floats, Floats]]:
-        """Return, of each view, the trends' squared norms and their products with each shape of the other fall."""
+    def _products(self) -> list[_Products]:
+        """Return each view's products of the trends with themselves and with each shape of the other fall."""
         found = []
         for view in self._views:
             trend_HN = view.trends(self.trend_HN)
@@ -159,7 +174,12 @@ class OnsetModel:
             square_H = (weighted_HN * trend_HN).sum(1)
             # A trend that is constant within the view explains nothing.
             square_H[square_H < 1e-12] = np.inf
-            found.append((square_H, self.fall_RN @ weighted_HN.T))
+            cross_RH = self.fall_RN @ weighted_HN.T
+            share_RH = cross_RH / square_H
+            square_R = np.einsum("rn,nm,rm->r", self.fall_RN, view.precision_NN, self.fall_RN)
+            inverse_rest_RH = 1 / (square_R[:, None] - cross_RH * share_RH)
+            of = (1 / square_H, cross_RH, share_RH, inverse_rest_RH, square_R)
+            found.append(_Products._make(map(_single, of)))
         return found
 
     def posterior(self, loss_KN: Floats, error_K: Floats) -> Posterior:
@@ -185,9 +205,8 @@ class OnsetModel:
         onsets = ONSETS - view.earliest
         prior = math.log(onsets * len(EXPONENTS) * len(SLOPES))
         for rest_KH in self._residuals(i, loss_KN):
-            rest_KH += spread_K[:, None] + view.freedom * MISFIT**2
-            # Single precision, in which logarithm and exponential are several times as fast, errs by 1e-4 here.
-            log_KH: Singles = view.log_scale - np.float32(view.freedom / 2) * np.log(rest_KH.astype(np.float32))
+            rest_KH += _single(spread_K[:, None] + view.freedom * MISFIT**2)
+            log_KH: Singles = _single(view.log_scale) - _single(view.freedom / 2) * np.log(rest_KH)
             highest_K1 = log_KH.max(axis=1, keepdims=True)
             relative_KH = np.exp(log_KH - highest_K1)
             relative_KTAS = relative_KH[:, : -len(STEADY_EXPONENTS)].reshape(-1, onsets, len(EXPONENTS), len(SLOPES))
@@ -198,27 +217,23 @@ class OnsetModel:
                     broken_KTD[:, view.earliest :, kind] = np.log(relative_KTS[..., of].sum(2)) + highest_K1 - prior
             yield _log_mean(log_KH[:, -len(STEADY_EXPONENTS) :], 1), broken_KTD
 
-    def _residuals(self, i: int, loss_KN: Floats) -> Iterator[Floats]:
+    def _residuals(self, i: int, loss_KN: Floats) -> Iterator[Singles]:
         """Yield the sum of squares that the least-squares fit with A, C >= 0 leaves of each curve, by shape."""
-        precision_NN = self._views[i].precision_NN
-        square_H, cross_RH = self._squares[i]
-        weighted_KN = loss_KN @ precision_NN
-        total_K1 = (weighted_KN * loss_KN).sum(1, keepdims=True)
-        trend_KH = weighted_KN @ self._views[i].trends(self.trend_HN).T
-        alone_KH = total_K1 - np.maximum(trend_KH, 0) ** 2 / square_H
+        view, of = self._views[i], self._products[i]
+        weighted_KN = loss_KN @ view.precision_NN
+        total_K1 = _single((weighted_KN * loss_KN).sum(1, keepdims=True))
+        trend_KH = _single(weighted_KN @ view.trends(self.trend_HN).T)
+        alone_KH = total_K1 - np.maximum(trend_KH, 0) ** 2 * of.inverse_square_H
         if not len(self.fall_RN):
-            yield np.maximum(alone_KH, 0.0)
-        for fall_N, cross_H in zip(self.fall_RN, cross_RH, strict=True):
-            square = float(fall_N @ precision_NN @ fall_N)
-            fall_K1 = (weighted_KN @ fall_N)[:, None]
+            yield np.maximum(alone_KH, 0)
+        for r, fall_N in enumerate(self.fall_RN):
+            fall_K1 = _single((weighted_KN @ fall_N)[:, None])
             # Coefficients of both, by Cramer's rule, divided by the trend's square, which may be infinite.
-            share_H = cross_H / square_H
-            rest_H = square - cross_H * share_H
-            c_KH = (trend_KH * share_H - fall_K1) / rest_H
-            a_KH = (trend_KH + c_KH * cross_H) / square_H
+            c_KH = (trend_KH * of.share_RH[r] - fall_K1) * of.inverse_rest_RH[r]
+            a_KH = (trend_KH + c_KH * of.cross_RH[r]) * of.inverse_square_H
             both_KH = total_K1 - a_KH * trend_KH + c_KH * fall_K1
-            one_KH = np.minimum(alone_KH, total_K1 - np.maximum(-fall_K1, 0) ** 2 / square)
-            yield np.maximum(np.where((a_KH > 0) & (c_KH > 0), both_KH, one_KH), 0.0)
+            one_KH = np.minimum(alone_KH, total_K1 - np.maximum(-fall_K1, 0) ** 2 / of.square_R[r])
+            yield np.maximum(np.where(np.minimum(a_KH, c_KH) > 0, both_KH, one_KH), 0)
 
     def _interval(self, log_KT: Floats) -> tuple[Floats, Floats, Floats]:
         """Return ``QUANTILES`` of the clock at the onset, whose log posterior is a cubic spline between its places."""
@@ -234,6 +249,10 @@ class OnsetModel:
         # A curve that is known well knows no more than the grid.
         half = (self.onset_T[1] - self.onset_T[0]) / 2
         return np.exp(np.minimum(low_K, onset_K - half)), np.exp(onset_K), np.exp(np.maximum(high_K, onset_K + half))
+
+
+def _single(value: Any) -> Any:
+    return np.asarray(value, dtype=np.float32)
 
 
 def _log_sum(values: Floats | Singles, axis: int) -> Floats:
