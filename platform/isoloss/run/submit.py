@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 import isoloss
 from isoloss.errors import IsolossError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+NO_AGENT, AGENT_SECONDS = "No available agent", 60.0
+"""What Ray answers while no node can take a job, and how long a job waits for one."""
 
 
 class SubmitError(IsolossError):
@@ -33,7 +41,8 @@ def submit_study(where: str, address: str, options: list[str], follow: bool, con
     command = ["python", "-m", "isoloss", "run", f"{file.name}{colon}{variant}", *options]
     try:
         client = JobSubmissionClient(address)
-        job = client.submit_job(
+        job = _submitted(
+            client,
             entrypoint=shlex.join(command),
             runtime_env={
                 "working_dir": str(file.absolute().parent),
@@ -52,6 +61,18 @@ def submit_study(where: str, address: str, options: list[str], follow: bool, con
     status = client.get_job_status(job)
     console.print(f"job {job}: {status.value.lower()}")
     return bool(status == JobStatus.SUCCEEDED)
+
+
+def _submitted(client: JobSubmissionClient, **job: Any) -> str:
+    """Submit the job; a cluster that has just started answers before it can take one."""
+    deadline = time.monotonic() + AGENT_SECONDS
+    while True:
+        try:
+            return str(client.submit_job(**job))
+        except RuntimeError as error:
+            if NO_AGENT not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 async def _follow(client: object, job: str) -> None:
