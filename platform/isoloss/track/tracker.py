@@ -97,6 +97,10 @@ class Tracker:
     # --- the thread
 
     def _work(self) -> None:
+        with self._wake:
+            # While the driver imports Ray, an import of MLflow in this thread can come upon modules half made.
+            while self._deadline is None and not (self._running or self._finished):
+                self._wake.wait(self._every_s)
         pause, locked = self._every_s, False
         with ExitStack() as stack:
             while True:
