@@ -21,7 +21,6 @@ from scipy.stats import norm
 from isoloss.analysis.compare_bands import differences
 from isoloss.analysis.compare_cells import cells_table
 from isoloss.analysis.compare_rates import groups_table
-from isoloss.analysis.paired import paired_cells
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.statistics import holm
 
@@ -103,7 +102,7 @@ def of_family(replicates: int) -> float:
     cells = 20
     left, right = noise(np.random.default_rng([4, replicates]), DRAWS * cells, (replicates,) * 2, True)
     values = [(float(i),) for i in range(DRAWS * cells)]
-    table = paired_cells(frame(left, (PAIR,), values), frame(right, (PAIR,), values), (PAIR,))
+    table = cells_table(frame(left, (PAIR,), values), frame(right, (PAIR,), values), (PAIR,), paired=True)
     families = table["p"].to_numpy().reshape(DRAWS, cells)
     return float(np.mean([min(holm(family.tolist())) < 0.05 for family in families]))
 

@@ -17,9 +17,10 @@ from test_cli import call
 from isoloss import AdamW, Choice, Linear, Log, LowRank, Prepared, Size, Study, Text
 from isoloss.analysis import compare_bands
 from isoloss.analysis.compare import Comparison, compared
-from isoloss.analysis.compare_cells import difference
-from isoloss.analysis.compare_rates import regret
+from isoloss.analysis.compare_cells import cells_table
 from isoloss.analysis.definitions import differing
+from isoloss.analysis.difference import difference
+from isoloss.analysis.tuning import regret
 from isoloss.report.comparison_figure import difference_figure, positions
 from isoloss.run.ledger import Ledger
 
@@ -70,6 +71,39 @@ def test_shared_cells_are_paired_by_replicate_where_seeds_are_equal(tmp_path: Pa
     assert (last["right_outcome"], last["changed"]) == ("diverged", True)
     # Above its initial loss a trial counts with that.
     assert last["right"] == pytest.approx(math.log(8))
+
+
+def cells(losses: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
+    rows = [
+        {"key": f"{head}{size}{i}", HEAD: head, VOCABULARY: size, "replicate": i, "capped_excess": loss,
+         "outcome": "plateaued"}
+        for (head, size), of_cell in losses.items() for i, loss in enumerate(of_cell)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_shared_cells_of_two_studies_are_paired_by_replicate() -> None:
+    left = {("a", 16): (1.0, 1.1, 1.3), ("a", 32): (2.0, 2.2, 2.5), ("b", 16): (3.0,), ("c", 16): (4.0, 4.1)}
+    right = {("a", 16): (1.5, 1.7, 1.7), ("a", 32): (2.1, 2.2, 2.4, 9.0), ("b", 16): (2.5, 9.0), ("b", 32): (7.0, 7.5)}
+    found = cells_table(cells(left), cells(right), [HEAD, VOCABULARY], paired=True)
+    assert found[[HEAD, VOCABULARY, "pairs"]].to_numpy().tolist() == [["a", 16, 3], ["a", 32, 3], ["b", 16, 1]]
+    tests = [ttest_rel(right["a", size][:3], left["a", size]) for size in (16, 32)]
+    for row, cell, test in zip(found.to_dict("records"), (("a", 16), ("a", 32)), tests, strict=False):
+        interval = test.confidence_interval(0.95)
+        assert row["difference"] == pytest.approx(np.mean(right[cell][:3]) - np.mean(left[cell]))
+        assert (row["left"], row["right"]) == pytest.approx((np.mean(left[cell]), np.mean(right[cell][:3])))
+        assert (row["low"], row["high"], row["p"]) == pytest.approx((interval.low, interval.high, test.pvalue))
+    smaller, larger = sorted(test.pvalue for test in tests)
+    assert sorted(found["p_holm"].dropna()) == pytest.approx([2 * smaller, max(2 * smaller, larger)])
+    assert found["difference"].iloc[2] == -0.5
+    assert found[["low", "high", "p", "p_holm"]].iloc[2].isna().all()
+
+
+def test_two_trials_at_one_place_are_no_pair() -> None:
+    table = cells({("a", 16): (1.0, 2.0), ("a", 32): (1.0, 2.0)})
+    with pytest.raises(ValueError, match="'head' do not tell all cells apart"):
+        cells_table(table, table, [HEAD], paired=True)
+    assert not len(cells_table(table[table[VOCABULARY] == 16], cells({("a", 64): (1.0,)}), [VOCABULARY], paired=True))
 
 
 def test_other_seeds_get_welchs_interval(tmp_path: Path) -> None:
@@ -123,7 +157,7 @@ def test_an_unsure_best_rate_makes_the_interval_longer() -> None:
     loss = pd.DataFrame({1e-3: [1.0, 1.2, 1.1], 1e-2: [1.3, 0.9, 1.15]})
     # Medians 1.1 and 1.15; the second rate ends lower by -0.3, 0.3, -0.05.
     error = np.std([-0.3, 0.3, -0.05], ddof=1) / math.sqrt(3)
-    assert regret(loss) == pytest.approx(-0.05 / 3 + t.ppf(0.84, 2) * error)
+    assert regret(loss) == pytest.approx(-0.05 / 3 + t.ppf(0.8, 2) * error)
     assert regret(loss.add([0.0, 5.0])) == 0
     assert regret(loss.head(1)) == 0
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from scipy.stats import norm, t, ttest_rel
 
 from isoloss import AdamW, Choice, Decoder, Linear, Log, LowRank, Random, SpamLang, Steps, Study
-from isoloss.analysis.paired import arms, paired_cells, paired_table
+from isoloss.analysis.paired import arms, paired_table
 from isoloss.report.terminal import terminal_map
 
 RATE = "optimizer.learning_rate"
@@ -124,38 +124,6 @@ def test_arms_whose_learning_rates_lie_scattered_are_not_compared() -> None:
     scattered = study(axes={"head": Choice(Linear(), LowRank(rank=2)), RATE: Log(1e-4, 1e-1)}, search=Random(cells=8))
     assert not len(paired_table(scattered, trials()))
     assert list(paired_table(scattered, trials())) == list(paired_table(study(), trials()))
-
-
-def cells(losses: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
-    rows = [
-        {"head": head, "task.vocab_size": size, "replicate": i, "capped_excess": loss}
-        for (head, size), of_cell in losses.items() for i, loss in enumerate(of_cell)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def test_shared_cells_of_two_studies_are_paired_by_replicate() -> None:
-    left = {("a", 16): (1.0, 1.1, 1.3), ("a", 32): (2.0, 2.2, 2.5), ("b", 16): (3.0,), ("c", 16): (4.0, 4.1)}
-    right = {("a", 16): (1.5, 1.7, 1.7), ("a", 32): (2.1, 2.2, 2.4, 9.0), ("b", 16): (2.5, 9.0), ("b", 32): (7.0, 7.5)}
-    found = paired_cells(cells(left), cells(right), ["head", "task.vocab_size"])
-    assert found[["head", "task.vocab_size", "pairs"]].to_numpy().tolist() == [["a", 16, 3], ["a", 32, 3], ["b", 16, 1]]
-    tests = [ttest_rel(right["a", size][:3], left["a", size]) for size in (16, 32)]
-    for row, cell, test in zip(found.to_dict("records"), (("a", 16), ("a", 32)), tests, strict=False):
-        interval = test.confidence_interval(0.95)
-        assert row["difference"] == pytest.approx(np.mean(right[cell][:3]) - np.mean(left[cell]))
-        assert (row["left"], row["right"]) == pytest.approx((np.mean(left[cell]), np.mean(right[cell][:3])))
-        assert (row["low"], row["high"], row["p"]) == pytest.approx((interval.low, interval.high, test.pvalue))
-    smaller, larger = sorted(test.pvalue for test in tests)
-    assert sorted(found["p_holm"].dropna()) == pytest.approx([2 * smaller, max(2 * smaller, larger)])
-    assert found["difference"].iloc[2] == -0.5
-    assert found[["low", "high", "p", "p_holm"]].iloc[2].isna().all()
-
-
-def test_two_trials_at_one_place_are_no_pair() -> None:
-    table = cells({("a", 16): (1.0, 2.0), ("a", 32): (1.0, 2.0)})
-    with pytest.raises(ValueError, match="'head' do not tell all cells apart"):
-        paired_cells(table, table, ["head"])
-    assert not len(paired_cells(table[table["task.vocab_size"] == 16], cells({("a", 64): (1.0,)}), ["task.vocab_size"]))
 
 
 def test_a_comparison_is_told_in_the_terminal() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from isoloss.analysis.paired import CELL_COLUMNS, paired_cells
-from isoloss.analysis.statistics import holm, student_interval
-from isoloss.analysis.surface import majority, records
+from isoloss.analysis.difference import difference
+from isoloss.analysis.statistics import holm
+from isoloss.analysis.surface import majority
 
 DEFINITION = (
     "The difference is the final excess loss of the second study, at most the initial one, less that of the first, "
@@ -23,29 +20,44 @@ DEFINITION = (
     "each for its cell alone; p_holm is corrected for the number of cells (Holm 1979). The outcome of a cell is its "
     "replicates' most frequent one, of equally frequent ones the worst, by the thresholds of its own study."
 )
-OUTCOMES = ("left_finished", "right_finished", "left_outcome", "right_outcome", "changed", "same_trials")
-
-Losses = Mapping[int, float]
-"""A number of each replicate."""
+COLUMNS = (
+    *("pairs", "left", "right", "difference", "low", "high", "p", "p_holm"),
+    *("left_finished", "right_finished", "left_outcome", "right_outcome", "changed", "same_trials"),
+)
+"""The columns of ``cells_table`` beside the axes."""
 
 
 def cells_table(left: pd.DataFrame, right: pd.DataFrame, axes: Sequence[str], *, paired: bool) -> pd.DataFrame:
-    """Return one row a cell in which both tables of trials have finished some.
+    """Return one row a cell in which both tables of trials have finished some, in the order of ``left``'s cells.
 
-    Columns are those of ``paired.paired_cells`` (``pairs`` is 0 where replicates are not ``paired``, and the interval
-    Welch's); ``left_finished`` and ``right_finished`` replicates; the cell's ``left_outcome`` and ``right_outcome``,
-    and whether they differ (``changed``); ``same_trials`` counts trials of one key: the same trial in both.
+    A cell is shared where all ``axes`` have equal values. ``left``, ``right``, ``difference``, ``low``, ``high`` and
+    ``p`` of the capped excess loss are as ``difference`` has them, ``p_holm`` is corrected for all cells (Holm 1979);
+    ``pairs`` counts the replicates that both have finished, without which a cell has no row, and is 0 where they are
+    not ``paired``. ``left_finished`` and ``right_finished`` count replicates; ``changed`` says whether the cell's
+    ``left_outcome`` and ``right_outcome`` differ; ``same_trials`` counts trials of one key: the same trial in both.
+
+    Raises ValueError when a table holds two trials of one cell and replicate: ``axes`` must tell all cells apart.
     """
-    table = paired_cells(left, right, axes) if paired else welch_cells(left, right, axes)
     of_left, of_right = by_cell(left, axes), by_cell(right, axes)
-    rows = []
-    for row in records(table):
-        one, other = (found[tuple(row[path] for path in axes)] for found in (of_left, of_right))
+    rows: list[dict[str, Any]] = []
+    for cell, one in of_left.items():
+        other = of_right.get(cell)
+        if other is None:
+            continue
+        losses = [_losses(trials, cell, axes) for trials in (one, other)]
+        pairs = len(set(losses[0]) & set(losses[1])) if paired else 0
+        if paired and not pairs:
+            continue
         outcomes = [majority(Counter(trials["outcome"])) for trials in (one, other)]
-        same = len(set(one["key"]) & set(other["key"]))
-        values = (len(one), len(other), *outcomes, outcomes[0] != outcomes[1], same)
-        rows.append({**row, **dict(zip(OUTCOMES, values, strict=True))})
-    return pd.DataFrame(rows, columns=[*axes, *CELL_COLUMNS, *OUTCOMES])
+        rows.append({
+            **dict(zip(axes, cell, strict=True)), "pairs": pairs, **difference(*losses, paired=paired),
+            "left_finished": len(one), "right_finished": len(other), "left_outcome": outcomes[0],
+            "right_outcome": outcomes[1], "changed": outcomes[0] != outcomes[1],
+            "same_trials": len(set(one["key"]) & set(other["key"])),
+        })  # fmt: skip
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = p
+    return pd.DataFrame(rows, columns=[*axes, *COLUMNS])
 
 
 def by_cell(table: pd.DataFrame, axes: Sequence[str]) -> dict[tuple[Hashable, ...], pd.DataFrame]:
@@ -58,47 +70,9 @@ def by_cell(table: pd.DataFrame, axes: Sequence[str]) -> dict[tuple[Hashable, ..
     return {cell: table.iloc[places] for cell, places in rows.items()}
 
 
-def welch_cells(left: pd.DataFrame, right: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
-    """Return what ``paired.paired_cells`` does for studies whose replicates share no streams, by Welch's t-test."""
-    of_left, of_right = by_cell(left, axes), by_cell(right, axes)
-    rows: list[dict[str, Any]] = []
-    for cell, one in of_left.items():
-        if cell in of_right:
-            values = [
-                dict(zip(table["replicate"], table["capped_excess"], strict=True)) for table in (one, of_right[cell])
-            ]
-            rows.append({**dict(zip(axes, cell, strict=True)), "pairs": 0, **difference(*values, paired=False)})
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_holm"] = p
-    return pd.DataFrame(rows, columns=[*axes, *CELL_COLUMNS])
-
-
-def difference(left: Losses, right: Losses, *, paired: bool) -> dict[str, float]:
-    """Return means (``left``, ``right``), ``difference``, ``low`` and ``high`` (95 %), ``p`` over replicates.
-
-    ``paired`` takes replicates that both have, and Student's t; otherwise all, and Welch's. NaN where there are too few
-    replicates, or no spread.
-    """
-    from scipy.stats import ttest_1samp, ttest_ind
-
-    if paired:
-        shared = sorted(set(left) & set(right))
-        left, right = ({replicate: one[replicate] for replicate in shared} for one in (left, right))
-    nan = math.nan
-    if not left or not right:
-        return dict.fromkeys(("left", "right", "difference", "low", "high", "p"), nan)
-    means = fmean(left.values()), fmean(right.values())
-    row = {"left": means[0], "right": means[1], "difference": means[1] - means[0], "low": nan, "high": nan, "p": nan}
-    if paired:
-        above = [right[replicate] - left[replicate] for replicate in left]
-        low, high = student_interval(above)
-        if not math.isnan(low):
-            row |= {"low": low, "high": high, "p": float(ttest_1samp(above, 0.0).pvalue)}
-    elif min(len(left), len(right)) > 1 and (len(set(left.values())) > 1 or len(set(right.values())) > 1):
-        with warnings.catch_warnings():
-            # One group without spread, such as trials that all count with their initial loss, is no cause for alarm.
-            warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
-            test = ttest_ind(list(right.values()), list(left.values()), equal_var=False)
-        interval = test.confidence_interval(0.95)
-        row |= {"low": float(interval.low), "high": float(interval.high), "p": float(test.pvalue)}
-    return row
+def _losses(trials: pd.DataFrame, cell: tuple[Hashable, ...], axes: Sequence[str]) -> dict[int, float]:
+    """Return the capped excess loss of each replicate of a cell."""
+    losses = dict(zip(trials["replicate"], trials["capped_excess"], strict=True))
+    if len(losses) < len(trials):
+        raise ValueError(f"{', '.join(map(repr, axes))} do not tell all cells apart: two trials share {cell}")
+    return losses

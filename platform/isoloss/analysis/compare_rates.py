@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from isoloss.analysis.compare_cells import by_cell, difference
+from isoloss.analysis.compare_cells import by_cell
+from isoloss.analysis.difference import difference
 from isoloss.analysis.sensitivity import LEARNING_RATE, sensitivity
+from isoloss.analysis.tuning import best_of_others, losses_by_rate, regret
 
 SENSITIVITY = (
     "Learning-rate sensitivity is the mean of min(loss, loss at initialisation) above the lowest loss (Wortsman et al. "
@@ -20,10 +21,8 @@ BEST = (
     "The best loss is that at the best of the learning rates that both studies list, which a replicate takes from the "
     "medians of the others, so that no loss chooses its own rate (of one replicate, its lowest). The difference is the "
     "second study less the first, with a 95 % interval as above, made longer by as much as another rate of either "
-    "study may be better within one standard error. The best rate is that of the lowest median loss."
+    "study may be better (at 80 % by Student's t). The best rate is that of the lowest median loss."
 )
-ONE_ERROR = 0.84
-"""The share of a normal distribution below one standard deviation."""
 
 GROUP_COLUMNS = (
     *("learning_rates", "left_replicates", "right_replicates"),
@@ -49,16 +48,10 @@ def groups_table(
         of_left, of_right = by_cell(left, others), by_cell(right, others)
         for group, one in of_left.items():
             if group in of_right:
-                pair = _by_rate(one, rates), _by_rate(of_right[group], rates)
+                pair = losses_by_rate(one, rates), losses_by_rate(of_right[group], rates)
                 if len(pair[0]) and len(pair[1]):
                     rows.append({**dict(zip(others, group, strict=True)), **_group(*pair, paired=paired)})
     return pd.DataFrame(rows, columns=[*others, *GROUP_COLUMNS])
-
-
-def _by_rate(trials: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
-    """Return capped excess losses, a row a replicate that has finished at every learning rate, a column a rate."""
-    loss = trials.pivot(index="replicate", columns=LEARNING_RATE, values="capped_excess")
-    return loss.reindex(columns=rates).dropna()
 
 
 def _group(left: pd.DataFrame, right: pd.DataFrame, *, paired: bool) -> dict[str, Any]:
@@ -79,23 +72,8 @@ def _group(left: pd.DataFrame, right: pd.DataFrame, *, paired: bool) -> dict[str
     }
 
 
-def regret(loss: pd.DataFrame) -> float:
-    """Return by how much another learning rate may be better than that of the lowest median, in the unit of ``loss``.
-
-    At most the mean over replicates of how much lower the other ends, and one standard error (84 %, Student's t); 0
-    where no rate is better within that. ``loss`` has a row a replicate and a column a rate.
-    """
-    from scipy.stats import t
-
-    if len(loss) < 2:
-        return 0.0
-    above = loss.rsub(loss[loss.median().idxmin()], axis=0)
-    error = above.std(ddof=1) / math.sqrt(len(loss))
-    return max(0.0, float((above.mean() + float(t.ppf(ONE_ERROR, len(loss) - 1)) * error).max()))
-
-
 def _tuned(loss: pd.DataFrame) -> dict[int, float]:
-    """Return each replicate's loss at the learning rate that is best in the others, so that none chooses its own."""
+    """Return each replicate's loss at the learning rate that is best in the others; of one replicate, its lowest."""
     if len(loss) == 1:
         return {int(loss.index[0]): float(loss.iloc[0].min())}
-    return {int(r): float(loss.loc[r, loss.drop(index=r).median().idxmin()]) for r in loss.index}
+    return {replicate: float(loss.loc[replicate, rate]) for replicate, rate in best_of_others(loss).items()}

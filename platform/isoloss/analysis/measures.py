@@ -23,6 +23,8 @@ from isoloss.study import Study
 ResultOf = Callable[[str], Result]
 """Reads the result of a finished trial, by its key."""
 
+TableOf = Callable[[Study, pd.DataFrame, ResultOf], pd.DataFrame]
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -31,13 +33,15 @@ class Measure:
     name: str
     title: str
     definition: str
-    table: Callable[[Study, pd.DataFrame, ResultOf], pd.DataFrame]
+    table: TableOf
 
 
-def _sensitivity(study: Study, trials: pd.DataFrame, result_of: ResultOf) -> pd.DataFrame:
-    if sensitivity.why_not(study):
-        return pd.DataFrame()
-    return sensitivity.sensitivity_table(study, trials)
+def _of_trials(table: Callable[[Study, pd.DataFrame], pd.DataFrame]) -> TableOf:
+    return lambda study, trials, result_of: table(study, trials)
+
+
+def _sensitivity(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame() if sensitivity.why_not(study) else sensitivity.sensitivity_table(study, trials)
 
 
 def _tokens_to_loss(study: Study, trials: pd.DataFrame, result_of: ResultOf) -> pd.DataFrame:
@@ -45,38 +49,28 @@ def _tokens_to_loss(study: Study, trials: pd.DataFrame, result_of: ResultOf) -> 
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("sensitivity", "Learning-rate sensitivity", sensitivity.DEFINITION, _sensitivity),
+    Measure(
+        "sensitivity",
+        "Learning-rate sensitivity",
+        sensitivity.DEFINITION,
+        _of_trials(_sensitivity),
+    ),
     Measure(
         "fitted_sensitivity",
         "Learning-rate sensitivity, fitted",
         fitted_sensitivity.DEFINITION,
-        lambda study, trials, result_of: fitted_sensitivity.fitted_sensitivity_table(study, trials),
+        _of_trials(fitted_sensitivity.fitted_sensitivity_table),
     ),
-    Measure(
-        "best_rate",
-        "Best learning rate",
-        best_rate.DEFINITION,
-        lambda study, trials, result_of: best_rate.best_rate_table(study, trials),
-    ),
+    Measure("best_rate", "Best learning rate", best_rate.DEFINITION, _of_trials(best_rate.best_rate_table)),
     Measure(
         "stable_range",
         "Range of learning rates that converge",
         stable_range.DEFINITION,
-        lambda study, trials, result_of: stable_range.stable_range_table(study, trials),
+        _of_trials(stable_range.stable_range_table),
     ),
-    Measure(
-        "paired",
-        "Paired comparisons",
-        paired.DEFINITION,
-        lambda study, trials, result_of: paired.paired_table(study, trials),
-    ),
+    Measure("paired", "Paired comparisons", paired.DEFINITION, _of_trials(paired.paired_table)),
     Measure("tokens_to_loss", "Tokens-to-loss ratios", tokens_to_loss.DEFINITION, _tokens_to_loss),
-    Measure(
-        "power_law",
-        "Power laws",
-        power_law.DEFINITION,
-        lambda study, trials, result_of: power_law.power_law_table(study, trials),
-    ),
+    Measure("power_law", "Power laws", power_law.DEFINITION, _of_trials(power_law.power_law_table)),
     Measure("onset", "Saturation onset", onset.DEFINITION, onset.onset_table),
 )
 

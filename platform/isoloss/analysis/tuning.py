@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import pandas as pd
 
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.surface import scattered
 from isoloss.analysis.table import axis_value
 from isoloss.study import Study
+
+REGRET_LEVEL = 0.80
+"""One-sided level at which another rate may be better: with it the intervals of ``paired`` and of ``compare_rates``
+hold the truth about as often as they say in simulations (docs/measures.md, docs/comparing.md)."""
 
 
 def on_grid(study: Study) -> bool:
@@ -34,3 +41,37 @@ def at_best_rate(study: Study, arm: pd.DataFrame) -> pd.DataFrame | None:
     if not set(rates) <= set(arm[LEARNING_RATE]):
         return None
     return arm[arm[LEARNING_RATE] == arm.groupby(LEARNING_RATE)["capped_excess"].median().idxmin()]
+
+
+def losses_by_rate(trials: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+    """Return capped excess losses, a row a replicate that has finished at every one of ``rates``, a column a rate.
+
+    An arm whose good rates have not finished yet must not be taken for one that has none.
+    """
+    loss = trials.pivot(index="replicate", columns=LEARNING_RATE, values="capped_excess")
+    return loss.reindex(columns=list(rates)).dropna()
+
+
+def best_of_others(loss: pd.DataFrame) -> dict[int, float]:
+    """Return, for each replicate, the learning rate of the lowest median over the others, so that none chooses its own.
+
+    ``loss`` is as ``losses_by_rate`` gives it; empty for fewer than two replicates.
+    """
+    if len(loss) < 2:
+        return {}
+    return {int(replicate): float(loss.drop(index=replicate).median().idxmin()) for replicate in loss.index}
+
+
+def regret(loss: pd.DataFrame) -> float:
+    """Return by how much another learning rate may be better than that of the lowest median, in the unit of ``loss``.
+
+    The upper end, at ``REGRET_LEVEL`` by Student's t, of how much lower the other ends in the mean over replicates; 0
+    where no rate may be better. ``loss`` is as ``losses_by_rate`` gives it.
+    """
+    from scipy.stats import t
+
+    if len(loss) < 2:
+        return 0.0
+    above = loss.rsub(loss[loss.median().idxmin()], axis=0)
+    error = above.std(ddof=1) / math.sqrt(len(loss))
+    return max(0.0, float((above.mean() + float(t.ppf(REGRET_LEVEL, len(loss) - 1)) * error).max()))
