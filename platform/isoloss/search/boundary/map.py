@@ -11,7 +11,7 @@ one surface, seen through yes and no alone; and how high it ended where it did n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,14 +91,22 @@ class Priors:
     @classmethod
     def fit(cls, space: Space, seen: Seen) -> Priors:
         """Fit them to trials, a pure function of these; raises numpy's or FloatingPointError when it cannot."""
-        cap = seen.cap()
-        if len(seen) > MOST_FITTED:
-            seen = seen[np.random.default_rng(0).choice(len(seen), MOST_FITTED, replace=False)]
-        slope = seen.of_slope(cap)
-        return cls(
-            fit(CLIFF, seen.of_cliff(cap), CLIFF.start(space.unordered_D)),
-            fit(SLOPE, slope, SLOPE.start(space.unordered_D)) if len(slope) >= FEWEST_READINGS else None,
-        )
+        return _fitted(*(array.tobytes() for array in (space.unordered_D, seen.points_ND, seen.excess_N)))
+
+
+@lru_cache(maxsize=256)
+def _fitted(unordered: bytes, points: bytes, excess: bytes) -> Priors:
+    """Remember fits: a search, the rule that stops it, and the report of its course ask for the same ones."""
+    unordered_D, excess_N = np.frombuffer(unordered, dtype=np.bool_), np.frombuffer(excess)
+    seen = Seen(np.frombuffer(points).reshape(len(excess_N), len(unordered_D)), excess_N)
+    cap = seen.cap()
+    if len(seen) > MOST_FITTED:
+        seen = seen[np.random.default_rng(0).choice(len(seen), MOST_FITTED, replace=False)]
+    slope = seen.of_slope(cap)
+    return Priors(
+        fit(CLIFF, seen.of_cliff(cap), CLIFF.start(unordered_D)),
+        fit(SLOPE, slope, SLOPE.start(unordered_D)) if len(slope) >= FEWEST_READINGS else None,
+    )
 
 
 class BoundaryMap:

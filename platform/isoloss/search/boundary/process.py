@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
+from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 from scipy.special import log_ndtr
 
 from isoloss.search.boundary.kernel import Array, Kernel
@@ -83,15 +83,16 @@ class Posterior:
         covariance_NN = prior.kernel(points_ND, points_ND) if covariance_NN is None else covariance_NN
         self.root_N = np.sqrt(sites.precision_N)
         inner_NN = self.root_N[:, None] * covariance_NN * self.root_N
-        inner_NN[np.diag_indices_from(inner_NN)] += 1.0
-        self.lower_NN = scipy.linalg.cholesky(inner_NN, lower=True, overwrite_a=True, check_finite=False)
-        shifted_N = covariance_NN @ sites.shift_N
-        solved_N = scipy.linalg.cho_solve((self.lower_NN, True), self.root_N * shifted_N, check_finite=False)
+        inner_NN.flat[:: len(inner_NN) + 1] += 1.0  # the diagonal
+        self.lower_NN = _cholesky(inner_NN)
+        scaled_N = self.root_N * (covariance_NN @ sites.shift_N)
+        # LAPACK refuses systems without unknowns, here and below.
+        solved_N = dpotrs(self.lower_NN, scaled_N, lower=1)[0] if len(sites) else scaled_N
         self.weight_N = sites.shift_N - self.root_N * solved_N
 
     def _whitened(self, cross_NP: Array) -> Array:
         scaled_NP = self.root_N[:, None] * cross_NP
-        return scipy.linalg.solve_triangular(self.lower_NN, scaled_NP, lower=True, check_finite=False)
+        return np.asarray(dtrtrs(self.lower_NN, scaled_NP, lower=1)[0]) if len(scaled_NP) else scaled_NP
 
     def marginals(self, points_PD: Array, cross_NP: Array | None = None) -> tuple[Array, Array]:
         """Return mean and variance of the latent surface at each point."""
@@ -115,8 +116,8 @@ class Posterior:
         """Return ``count`` joint draws of the latent surface at the points, (S, P)."""
         seen = self.view(points_PD)
         covariance_PP = self.covariance(seen, seen)
-        covariance_PP[np.diag_indices_from(covariance_PP)] += JITTER * self.prior.kernel.amplitude**2
-        root_PP = scipy.linalg.cholesky(covariance_PP, lower=True, check_finite=False)
+        covariance_PP.flat[:: len(covariance_PP) + 1] += JITTER * self.prior.kernel.amplitude**2
+        root_PP = _cholesky(covariance_PP)
         return seen.mean_P + rng.standard_normal((count, len(points_PD))) @ root_PP.T
 
     def with_readings(self, points_PD: Array, precision_P: Array) -> Posterior:
@@ -185,7 +186,7 @@ def condition(
         )
         now = np.concatenate([precision_N[sides], shift_N[sides]])
         new = mixer.step(now, np.concatenate([precision, shift]), positive=len(sides))
-        precision_N[sides], shift_N[sides] = np.split(new, 2)
+        precision_N[sides], shift_N[sides] = new[: len(sides)], new[len(sides) :]
     spread_N = away_N + prior.noise**2
     apart_N = centre_N - value_N
     z_N = seen.side_N * apart_N / np.sqrt(spread_N)
@@ -198,6 +199,19 @@ def condition(
         + (site_N + 0.5 * np.log(away_N / variance_N) + 0.5 * (centre_N**2 / away_N - mean_N**2 / variance_N)).sum()
     )
     return Conditioned(posterior, float(evidence), settled, covariance_NN, float(by_noise_N.sum()))
+
+
+def _cholesky(matrix: Array) -> Array:
+    """Return the lower Cholesky factor; raises numpy's LinAlgError when the matrix is not positive definite.
+
+    LAPACK is called directly: at tens of observations, scipy's wrappers take longer than the factor itself.
+    """
+    if not len(matrix):
+        return matrix
+    lower, failed = dpotrf(matrix, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError(f"minor {failed} of {len(matrix)} is not positive definite")
+    return np.asarray(lower)
 
 
 class _Anderson:
@@ -217,7 +231,8 @@ class _Anderson:
         plain = now + self.damping * change
         if len(self.seen) < 2:
             return plain
-        moves, changes = (np.diff(part, axis=0).T for part in zip(*self.seen, strict=True))
+        all_now, all_changes = (np.array(part) for part in zip(*self.seen, strict=True))
+        moves, changes = (all_now[1:] - all_now[:-1]).T, (all_changes[1:] - all_changes[:-1]).T
         share = np.linalg.lstsq(changes, change, rcond=1e-10)[0]
         mixed = plain - (moves + self.damping * changes) @ share
         return mixed if (mixed[:positive] > 0.0).all() else plain
