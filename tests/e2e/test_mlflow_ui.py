@@ -6,7 +6,6 @@ The format of saved views is MLflow's own and undocumented: this is what holds o
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,14 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, DRAWN, Browser
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_track_example import filled, study
 
+from isoloss.report.write import write_report
 from isoloss.track.client import connect
 from isoloss.track.publish import Published, publish
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update"),
     *("--disable-background-networking", "--disable-sync", "--window-size=2000,1500", "--virtual-time-budget=40000"),
@@ -70,11 +70,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def done(server: str, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """A study of 16 trials, published over HTTP, twice."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / "report").mkdir()
-    (folder / "report" / "surface.html").write_text("<p>the surface</p>")
     ledger = filled(folder / "ledger")
+    write_report(study(), ledger, folder / "report")
     first = publish(study(), ledger, server, folder / "report")
-    assert (first.trials, first.written, first.files, first.error) == (16, 16, 1, "")
+    files = len(list((folder / "report").iterdir()))
+    assert (first.trials, first.written, first.files, first.error) == (16, 16, files, "")
     again = publish(study(), ledger, server)
     assert (again.trials, again.written, again.error) == (16, 0, "")
     return again
@@ -95,7 +95,9 @@ def test_one_run_a_trial_over_http(done: Published) -> None:
     points = client.get_metric_history(first, "eval/loss")
     assert [point.step for point in points] == study().evaluation.steps(300)
     assert [file.path for file in client.list_artifacts(first)] == ["curve.csv"]
-    assert [file.path for file in client.list_artifacts(done.run_id)] == ["surface.html"]
+    assert {"report.html", "surface.png", "surface.parquet"} <= {
+        file.path for file in client.list_artifacts(done.run_id)
+    }
 
 
 def test_compare_opens_with_parallel_coordinates_map_and_scatter(done: Published, tmp_path: Path) -> None:
@@ -128,3 +130,18 @@ def test_the_table_shows_axes_outcome_and_excess(done: Published, tmp_path: Path
     for outcome in ("converged", "plateaued"):
         assert f">{outcome}<" in text
     assert ">t0002<" in text
+
+
+def test_the_report_draws_in_the_artifact_pane(done: Published, tmp_path: Path) -> None:
+    run = f"#/experiments/{done.experiment_id}/runs/{done.run_id}"
+    browser = Browser(tmp_path)
+    try:
+        outer = browser.open(f"{done.tracking_uri}/{run}/artifacts/report.html")
+        frame = browser.frame()
+        browser.until(frame, DRAWN)
+        assert browser.value(frame, "document.querySelectorAll('.heatmaplayer image').length") >= 1
+        assert study().question in browser.value(frame, "document.body.innerText")
+        if "ISOLOSS_PICTURES" in os.environ:
+            browser.picture(outer, Path(os.environ["ISOLOSS_PICTURES"]) / "pane.png")
+    finally:
+        browser.close()
