@@ -99,6 +99,12 @@ def test_rows_without_numbers_are_left_out_and_the_most_probable_stand_first() -
     assert "<table>" not in empty
 
 
+def test_what_is_all_that_every_row_says_stands_in_place_of_a_table() -> None:
+    frame = pd.DataFrame({"task.vocab_size": [64, 256], "closed": [True, True], "lowest": [math.nan, math.nan]})
+    text = measure_table(study(), frame, "Range", "stable_range.parquet")
+    assert text == '<p class="note">The same in all 2 rows: closed: yes.</p>'
+
+
 def test_a_table_scrolls_by_keyboard_and_escapes_its_texts() -> None:
     text = table("<b>", ["<i>"], [["<script>"]])
     assert 'role="region" tabindex="0" aria-label="&lt;b&gt;"' in text

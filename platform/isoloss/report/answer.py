@@ -80,8 +80,8 @@ def _best_rates(study: Study, rows: Rows) -> list[str]:
     if len(rows) <= MOST_LINES:
         return [_sentence(study, row, _best_rate(study, row)) for row in rows]
     rows.sort(key=lambda row: float(row["best_rate"]))
-    ends = zip(("lowest", "highest"), (rows[0], rows[-1]), strict=True)
-    return [f"The {which} of the best: {_group(study, row)}, {_best_rate(study, row)}." for which, row in ends]
+    ends = zip(("smallest", "largest"), (rows[0], rows[-1]), strict=True)
+    return [f"The {which} best rate is that of {_group(study, row)}: {_best_rate(study, row)}." for which, row in ends]
 
 
 def _best_rate(study: Study, row: Mapping[str, Any]) -> str:
@@ -95,11 +95,13 @@ def _stable_ranges(study: Study, rows: Rows) -> list[str]:
     if len(rows) <= MOST_LINES:
         return [_sentence(study, row, _stable_range(row)) for row in rows]
     opened = [row for row in rows if not row["closed"]]
-    said = [f"In {len(opened)} of {len(rows)} groups some learning rate converges in some replicate."]
-    if opened:
-        row = max(opened, key=lambda row: float(row["highest"] / row["lowest"]))
-        said.append(f"The widest range is that of {_group(study, row)}: {_stable_range(row)}.")
-    return said
+    if not opened:
+        return [f"In none of {len(rows)} groups does any learning rate converge."]
+    row = max(opened, key=lambda row: float(row["highest"] / row["lowest"]))
+    return [
+        f"In {len(opened)} of {len(rows)} groups some learning rate converges in some replicate.",
+        f"The widest range is that of {_group(study, row)}: {_stable_range(row)}.",
+    ]
 
 
 def _stable_range(row: Mapping[str, Any]) -> str:

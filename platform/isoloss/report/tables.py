@@ -72,8 +72,8 @@ def measure_table(study: Study, frame: pd.DataFrame, title: str, file: str) -> s
     """Return the rows of the measure ``title`` in HTML; ``file`` holds those beyond ``MOST_ROWS``.
 
     A column ``x`` with ``x_low`` and ``x_high``, or with ``low`` and ``high`` right after it, is one cell, as in
-    ``0.123 (0.101 to 0.145)``. What is the same in every row is said once, below the table. Rows without any number
-    are left out, and rows of a probability stand in its order, the highest first.
+    ``0.123 (0.101 to 0.145)``. What is the same in every row is said once, below the table, in place of it when that is
+    all. Rows without any number are left out, and rows of a probability stand in its order, the highest first.
     """
     names = words.axis_names(study)
     if "probability" in frame:
@@ -86,13 +86,13 @@ def measure_table(study: Study, frame: pd.DataFrame, title: str, file: str) -> s
     same = {heading: found[0] for heading, found in texts.items() if len(rows) > 1 and len(set(found)) == 1}
     shown = [*head, *(column for column in others if column.heading not in same)]
     numbers = [column for column in others if column.heading not in (*same, *IDENTITY)]
-    constant = not numbers and any(same[heading] not in EMPTY for heading in same.keys() - set(IDENTITY))
-    told = [row for row in rows if constant or any(column.text(row) not in EMPTY for column in numbers)]
+    told = [row for row in rows if any(column.text(row) not in EMPTY for column in numbers)]
     notes = []
-    if same:
-        listed = "; ".join(f"{heading}: {text}" for heading, text in same.items())
+    facts = {heading: text for heading, text in same.items() if text not in EMPTY}
+    if facts:
+        listed = "; ".join(f"{heading}: {text}" for heading, text in facts.items())
         notes.append(f"The same in all {len(rows):,} rows: {listed}.")
-    if len(told) < len(rows):
+    if len(told) < len(rows) and (numbers or not facts.keys() - set(IDENTITY)):
         notes.append(f"{len(rows) - len(told):,} of {len(rows):,} rows have no number and are left out.")
     if len(told) > MOST_ROWS:
         notes.append(f"The first {MOST_ROWS} of {len(told):,} rows; {file} holds all.")
