@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Ray starts a dozen processes: without compiled modules on disk each would compile torch and Ray again, for 8 s more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary bench-data bench-heads
 
 install: $(STAMP)

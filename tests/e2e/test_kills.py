@@ -25,7 +25,7 @@ study = Study(
     model=Decoder(width=16, depth=1, attention_heads=2),
     head=LowRank(rank=4),
     optimizer=AdamW(learning_rate=1e-2),
-    budget=Steps(600, batch_size=8),
+    budget=Steps(400, batch_size=8),
     axes={"task.vocab_size": Choice(16, 64), "optimizer.learning_rate": Log(1e-3, 1e-1, points=4)},
     evaluation=Evaluation(sequences=32, points=24),
 )

@@ -8,12 +8,9 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
 from isoloss.run.mailbox import Mailbox
 from isoloss.run.settings import RunSettings
-from isoloss.run.worker import work
 
 NEWS_SECONDS = 1.0
 """How often a running trial is heard of."""
@@ -60,11 +57,15 @@ class Slot(tune.Trainable):
         self._stop_group()
 
     def _start_group(self) -> None:
+        # Not before: the driver knows this class, too, and has no use for torch, which takes seconds to load.
+        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
         self.error: BaseException | None = None
         self.mailbox_name = f"mailbox-{uuid.uuid4().hex}"
         self.mailbox = ray.remote(num_cpus=0)(Mailbox).options(name=self.mailbox_name).remote()
         trainer = TorchTrainer(
-            work,
+            _work,
             train_loop_config={
                 "mailbox": self.mailbox,
                 "ledger": self.ledger,
@@ -85,7 +86,7 @@ class Slot(tune.Trainable):
         self.thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self.thread.start()
 
-    def _fit(self, trainer: TorchTrainer) -> None:
+    def _fit(self, trainer: Any) -> None:
         try:
             trainer.fit()
         except BaseException as error:  # reported by the next step
@@ -96,3 +97,10 @@ class Slot(tune.Trainable):
             self.mailbox.stop.remote()
             self.thread.join(STOP_SECONDS)
             self.thread = None
+
+
+def _work(config: dict[str, Any]) -> None:
+    """Do a worker's work, loading what trains only there."""
+    from isoloss.run.worker import work
+
+    work(config)
