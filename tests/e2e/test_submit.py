@@ -39,11 +39,15 @@ study = Study(
 def dashboard() -> Iterator[str]:
     """The address of a Ray head that was started for this test, and only it."""
     mark, folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets need a short path
-    gcs, board = free_port(), free_port()
+    gcs, board, agent = (
+        free_port(),
+        free_port(),
+        free_port(),
+    )  # a Ray that has hardly gone may still hold the usual ones
     ray = Path(sys.executable).with_name("ray")
     head = subprocess.Popen(
-        [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={board}", f"--temp-dir={folder}",
-         "--num-cpus=2", "--disable-usage-stats"],
+        [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={board}",
+         f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}", "--num-cpus=2", "--disable-usage-stats"],
         # Jobs run the `python` of the head's path: it must be the one with Ray and isoloss's dependencies.
         env={**os.environ, MARK: mark, "PATH": f"{ray.parent}:{os.environ['PATH']}"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
