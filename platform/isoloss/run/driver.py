@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray import PlacementGroupID, tune
+from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
-from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from isoloss.config.tasks import Text
 from isoloss.data.shards import Shards
@@ -20,14 +16,12 @@ from isoloss.errors import UsageError
 from isoloss.run import cluster
 from isoloss.run.book import Book, Summary
 from isoloss.run.bridge import Bridge
+from isoloss.run.placements import Placements
 from isoloss.run.settings import RunSettings
 from isoloss.run.slot import Slot
 from isoloss.study import Study
 
 log = logging.getLogger(__name__)
-
-RECOVERY_SECONDS = 60.0
-"""How long after a slot's death the driver looks for what it held."""
 
 SLOT_FAILURES = 3
 """Times that a trial's slot is replaced before the trial is given up as lost."""
@@ -91,8 +85,7 @@ class _Listener(tune.Callback):
 
     def __init__(self, book: Book, tick: Callable[[Book], None]) -> None:
         self.book, self.tick = book, tick
-        self.placements: dict[str, str] = {}  # what each slot's workers hold, by the name of its mailbox
-        self.recovered_at = -math.inf
+        self.placements = Placements()
 
     def __getstate__(self) -> dict[str, Any]:  # Tune pickles its callbacks to restore experiments, which ours never are
         return {}
@@ -102,25 +95,15 @@ class _Listener(tune.Callback):
     ) -> None:
         self.book.progress(trial.trial_id, result.get("points", []))
         if result.get("placement"):
-            self.placements[result["mailbox"]] = result["placement"]
+            self.placements.reported(result["mailbox"], result["placement"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.book.ended(trial.trial_id, "lost", f"its slot failed {SLOT_FAILURES + 1} times: {trial.get_error()}"[:500])
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         log.warning("a slot died; trial %s goes on in a new one", trial.config["key"])
-        self.recovered_at = time.monotonic()
+        self.placements.slot_died()
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self.tick(self.book)
-        if time.monotonic() - self.recovered_at < RECOVERY_SECONDS:
-            self._free_dead_slots()
-
-    def _free_dead_slots(self) -> None:
-        """Free what dead slots held; Train does it through Ray's dashboard, and fails where two Rays share a host."""
-        for mailbox, placement in list(self.placements.items()):
-            try:
-                ray.get_actor(mailbox)  # it dies with its slot
-            except ValueError:
-                remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(placement))))
-                del self.placements[mailbox]
+        self.placements.free()
