@@ -13,8 +13,7 @@ import pandas as pd
 from isoloss.analysis.parabola import Parabola, allowing_for, coefficients, parabola, through_fourth
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.statistics import Floats, Interval
-from isoloss.analysis.surface import split
-from isoloss.config.search import Grid
+from isoloss.analysis.tuning import grid_groups
 from isoloss.study import Study
 
 DEFINITION = (
@@ -54,11 +53,8 @@ def best_rate_table(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
     nearest fitted rate. ``convex`` is false where the parabola has no minimum, or fewer than three rates can be fitted;
     then the row tells the rate of the lowest median, and no interval.
     """
-    others = tuple(path for path in study.axes if path != LEARNING_RATE)
-    rows: list[dict[str, Any]] = []
-    if LEARNING_RATE in study.axes and isinstance(study.search, Grid) and len(trials):
-        rows = [{**values, **_row(group)} for values, group in split(study, trials, others) if len(group)]
-    return pd.DataFrame(rows, columns=[*others, *COLUMNS])
+    rows = [{**values, **_row(group)} for values, group in grid_groups(study, trials)]
+    return pd.DataFrame(rows, columns=[*(path for path in study.axes if path != LEARNING_RATE), *COLUMNS])
 
 
 def _row(group: pd.DataFrame) -> dict[str, Any]:

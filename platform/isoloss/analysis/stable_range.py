@@ -15,8 +15,7 @@ import pandas as pd
 
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.statistics import NONE, Interval
-from isoloss.analysis.surface import split
-from isoloss.config.search import Grid
+from isoloss.analysis.tuning import grid_groups
 from isoloss.outcome import Outcome
 from isoloss.study import Study
 
@@ -54,11 +53,8 @@ def stable_range_table(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
     ``highest`` are learning rates with their 95 % intervals (``_low``, ``_high``): NaN for fewer than two open
     replicates, and on the side of the end of the range where the end is only a bound (``_is_bound``).
     """
-    others = tuple(path for path in study.axes if path != LEARNING_RATE)
-    rows: list[dict[str, Any]] = []
-    if LEARNING_RATE in study.axes and isinstance(study.search, Grid) and len(trials):
-        rows = [{**values, **_row(group)} for values, group in split(study, trials, others) if len(group)]
-    return pd.DataFrame(rows, columns=[*others, *COLUMNS])
+    rows = [{**values, **_row(group)} for values, group in grid_groups(study, trials)]
+    return pd.DataFrame(rows, columns=[*(path for path in study.axes if path != LEARNING_RATE), *COLUMNS])
 
 
 def _row(group: pd.DataFrame) -> dict[str, Any]:

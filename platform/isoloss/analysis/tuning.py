@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
 from isoloss.analysis.sensitivity import LEARNING_RATE
-from isoloss.analysis.surface import scattered
+from isoloss.analysis.surface import scattered, split
 from isoloss.analysis.table import axis_value
+from isoloss.config.search import Grid
 from isoloss.study import Study
 
 REGRET_LEVEL = 0.80
@@ -20,6 +22,13 @@ hold the truth about as often as they say in simulations (docs/measures.md, docs
 def on_grid(study: Study) -> bool:
     """Say whether trials lie at values that the study lists, along every axis, so that replicates meet in cells."""
     return bool(study.axes) and not any(scattered(study, path) for path in study.axes)
+
+
+def grid_groups(study: Study, trials: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Yield (values of the axes but the learning rate, their trials) of a grid with learning rates; else nothing."""
+    if LEARNING_RATE in study.axes and isinstance(study.search, Grid) and len(trials):
+        others = tuple(path for path in study.axes if path != LEARNING_RATE)
+        yield from (found for found in split(study, trials, others) if len(found[1]))
 
 
 def listed_rates(study: Study) -> list[float] | None:
