@@ -7,7 +7,8 @@
 `backward_rank(r)` computes ordinary logits and updates the head exactly, but sends the best rank-r version of the
 gradient to the backbone. `low_rank(r)` confines the logits to rank r, and with them the gradient: both directions at
 once. What the second loses beyond the first, the rank of the logits costs, not that of the gradient. Five replicates
-that share all random streams, so that differences to `linear` are paired.
+that share all random streams, so that differences to `linear` are paired. Of 1e-3, 3e-3, 1e-2 and 3e-2, the best
+learning rate of every arm is one of the two in the middle.
 """
 
 from isoloss import (
@@ -43,7 +44,7 @@ study = Study(
             BackwardRank(rank=4),
             LowRank(rank=4),
         ),
-        "optimizer.learning_rate": Choice(3e-3, 1e-2, 3e-2),
+        "optimizer.learning_rate": Choice(3e-3, 1e-2),
     },
     replicates=5,
     evaluation=Evaluation(sequences=24, points=8),
