@@ -18,10 +18,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isoloss.cli_data import app as data_app
+from isoloss.cli_doctor import doctor
 from isoloss.cli_measures import compare, export, verdict
 from isoloss.cli_probe import probe
 from isoloss.errors import IsolossError
-from isoloss.options import STATE, STUDY_OR_NAME, Device, Dtype, StateFolder, StudyFile, StudyOrName, TrackingUri
+from isoloss.options import (
+    STATE,
+    STUDY_OR_NAME,
+    ClusterAddress,
+    Device,
+    Dtype,
+    StateFolder,
+    StudyFile,
+    StudyOrName,
+    TrackingUri,
+)
 from isoloss.output import AsJson
 from isoloss.output import console as _console
 from isoloss.output import say as _say
@@ -85,7 +96,7 @@ def run(
     study_file: StudyFile,
     state: StateFolder = STATE,
     tracking_uri: TrackingUri = "",
-    address: Annotated[str, typer.Option(help="A Ray cluster; empty: this job's, or one started here.")] = "",
+    address: ClusterAddress = "",
     slots: Slots = None,
     workers_per_slot: WorkersPerSlot = 1,
     device: DeviceOption = Device.cpu,
@@ -269,8 +280,8 @@ def submit(
         raise typer.Exit(INCOMPLETE)
 
 
-for measured in (verdict, compare, export, probe):
-    app.command()(measured)
+for command in (verdict, compare, export, probe, doctor):
+    app.command()(command)
 
 
 @contextmanager

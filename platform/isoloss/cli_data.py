@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from isoloss.options import ClusterAddress
 from isoloss.output import AsJson, console, say
 
 DIFFERS, INTERRUPTED = 1, 130
@@ -36,7 +37,7 @@ def prepare(
         str, typer.Option("--from", help="Where the source files are on this machine, instead of where it is declared.")
     ] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Files at a time; without it, as many as CPUs.")] = None,
-    address: Annotated[str, typer.Option(help="A Ray cluster; empty: this job's, or one started here.")] = "",
+    address: ClusterAddress = "",
     as_json: AsJson = False,
 ) -> None:
     """Prepare a corpus. Run it again after any interruption: no file that is done is made again."""

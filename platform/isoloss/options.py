@@ -26,6 +26,14 @@ def _remember(state: Path) -> Path:
     return state
 
 
+def _authenticated(address: str) -> str:
+    if address:
+        from isoloss.run.token import show_token
+
+        show_token()  # before Ray is loaded, which looks only then
+    return address
+
+
 StateFolder = Annotated[
     Path,
     typer.Option(
@@ -35,6 +43,10 @@ StateFolder = Annotated[
 TrackingUri = Annotated[
     str,
     typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
+]
+ClusterAddress = Annotated[
+    str,
+    typer.Option("--address", callback=_authenticated, help="A Ray cluster; empty: this job's, or one started here."),
 ]
 STATE = Path(".isoloss")
 

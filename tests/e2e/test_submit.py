@@ -36,8 +36,8 @@ study = Study(
 
 
 @pytest.fixture
-def dashboard() -> Iterator[str]:
-    """The address of a Ray head that was started for this test, and only it."""
+def head() -> Iterator[tuple[str, str]]:
+    """The addresses of dashboard and cluster of a Ray head that was started for this test, and only it."""
     mark, folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets need a short path
     gcs, board, agent = (
         free_port(),
@@ -45,7 +45,7 @@ def dashboard() -> Iterator[str]:
         free_port(),
     )  # a Ray that has hardly gone may still hold the usual ones
     ray = Path(sys.executable).with_name("ray")
-    head = subprocess.Popen(
+    process = subprocess.Popen(
         [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={board}",
          f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}", "--num-cpus=2", "--disable-usage-stats"],
         # Jobs run the `python` of the head's path: it must be the one with Ray and isoloss's dependencies.
@@ -54,12 +54,12 @@ def dashboard() -> Iterator[str]:
     )  # fmt: skip
     address = f"http://127.0.0.1:{board}"
     try:
-        until(lambda: head.poll() is not None or answers(address), "Ray's dashboard did not come up", 120)
-        assert head.poll() is None, "ray start ended"
-        yield address
+        until(lambda: process.poll() is not None or answers(address), "Ray's dashboard did not come up", 120)
+        assert process.poll() is None, "ray start ended"
+        yield address, f"127.0.0.1:{gcs}"
     finally:
         end_processes(mark)
-        head.wait(30)
+        process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -79,7 +79,8 @@ def answers(address: str) -> bool:
     return True
 
 
-def test_a_study_is_submitted_followed_and_found_again(dashboard: str, tmp_path: Path) -> None:
+def test_a_study_is_submitted_followed_and_found_again(head: tuple[str, str], tmp_path: Path) -> None:
+    dashboard, cluster = head
     (tmp_path / "submitted.py").write_text(STUDY)
     arguments = ("submit", "submitted.py", "--address", dashboard, "--state", tmp_path / "state")
     code, output = isoloss(*arguments, "--slots", "1", cwd=tmp_path)
@@ -97,3 +98,7 @@ def test_a_study_is_submitted_followed_and_found_again(dashboard: str, tmp_path:
     assert code == 3
     assert "cannot submit to http://127.0.0.1:9" in output
     assert "Traceback" not in output
+    code, output = isoloss("doctor", "--address", cluster, "--state", tmp_path / "state", cwd=tmp_path)
+    assert code == 0, output
+    assert "1 node, 2 CPU, 0 GPU" in output
+    assert f"all nodes read and write {tmp_path / 'state'}" in output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 
 import isoloss
 from isoloss.errors import IsolossError
+from isoloss.run.token import show_token
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -32,8 +32,7 @@ def submit_study(where: str, address: str, options: list[str], follow: bool, con
     succeeded, or True at once when it is not followed. Raises SubmitError when the cluster cannot be reached or
     refuses.
     """
-    if "RAY_AUTH_MODE" not in os.environ and _has_token():
-        os.environ["RAY_AUTH_MODE"] = "token"  # a cluster started on this machine asks for it
+    show_token()
     from ray.job_submission import JobStatus, JobSubmissionClient
 
     path, colon, variant = where.partition(":")
@@ -78,7 +77,3 @@ def _submitted(client: JobSubmissionClient, **job: Any) -> str:
 async def _follow(client: object, job: str) -> None:
     async for lines in client.tail_job_logs(job):  # type: ignore[attr-defined]
         print(lines, end="", flush=True)
-
-
-def _has_token() -> bool:
-    return bool(os.environ.get("RAY_AUTH_TOKEN")) or (Path.home() / ".ray" / "auth_token").exists()
