@@ -65,18 +65,24 @@ def test_a_dead_slot_frees_what_it_had_reported(cluster: Cluster) -> None:
     assert cluster.pass_time(RECOVERY_SECONDS) == [lost]
 
 
-def test_only_a_group_of_this_job_that_holds_what_no_worker_reports_is_an_orphan(cluster: Cluster) -> None:
+def test_what_a_dead_slot_told_nobody_of_is_found_by_elimination(cluster: Cluster) -> None:
     orphan = cluster.group()
     cluster.group(name="__tune_x__")
     cluster.group(state="PENDING")
     cluster.group(state="REMOVED")
     cluster.group(job=OTHER_JOB)
+    assert cluster.pass_time(2 * ORPHAN_SECONDS) == []  # as long as no slot dies, there are no orphans
+    cluster.placements.slot_died()
+    cluster.group()  # made later, so not the dead slot's
     assert cluster.pass_time(ORPHAN_SECONDS) == []
     assert cluster.pass_time(LOOK_SECONDS + 1) == [orphan]
+    del cluster.groups[orphan]
+    assert cluster.pass_time(2 * ORPHAN_SECONDS) == []
 
 
 def test_workers_that_report_late_keep_their_group(cluster: Cluster) -> None:
     late = cluster.group()
+    cluster.placements.slot_died()
     assert cluster.pass_time(ORPHAN_SECONDS - LOOK_SECONDS) == []
     cluster.mailboxes = {"a"}
     cluster.placements.reported("a", late)
@@ -85,7 +91,8 @@ def test_workers_that_report_late_keep_their_group(cluster: Cluster) -> None:
 
 def test_time_counts_from_when_a_group_holds_resources(cluster: Cluster) -> None:
     orphan = cluster.group(state="PENDING")
-    cluster.pass_time(2 * ORPHAN_SECONDS)
+    cluster.placements.slot_died()
+    assert cluster.pass_time(2 * ORPHAN_SECONDS) == []
     cluster.groups[orphan] = "", "CREATED"
     assert cluster.pass_time(ORPHAN_SECONDS) == []
     assert cluster.pass_time(2 * LOOK_SECONDS) == [orphan]
