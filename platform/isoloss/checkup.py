@@ -33,10 +33,9 @@ class Check:
     text: str
 
 
-def versions(package: str = "isoloss") -> dict[str, str]:
-    """Return the versions of Python and of what ``package`` depends on first of all; "none" for what is missing."""
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python, **{name: _version(name) for name in (package, *NAMED[1:])}}
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter most; "none" for what is missing."""
+    return {"python": ".".join(map(str, sys.version_info[:3])), **{name: _version(name) for name in NAMED}}
 
 
 def check_packages(package: str = "isoloss") -> Check:
@@ -55,7 +54,7 @@ def check_packages(package: str = "isoloss") -> Check:
             wrong.append(f"{need.name} is {found} and should be {need.specifier}")
     if wrong:
         return Check("packages", "failed", f"{'; '.join(wrong)}: install {package} again, with constraints.txt")
-    told = ", ".join(f"{name} {version}" for name, version in versions(package).items())
+    told = ", ".join(f"{name} {version}" for name, version in versions().items())
     return Check("packages", "ok", told)
 
 

@@ -32,9 +32,11 @@ def doctor(
     from isoloss.track.checkup import check_tracking
 
     place = State(state, tracking_uri)
-    checks = [check_packages(), check_platform_module(Path.cwd()), check_folder(place.folder)]
-    checks.append(check_tracking(place.tracking_uri))
-    if address:
+    folder = check_folder(place.folder)
+    checks = [check_packages(), check_platform_module(Path.cwd()), folder, check_tracking(place.tracking_uri)]
+    if address and folder.state == "failed":
+        checks.append(Check("cluster", "failed", "not looked at: its nodes are asked about the folder"))
+    elif address:
         from isoloss.run.checkup import check_cluster
         from isoloss.run.cluster import ClusterError
 

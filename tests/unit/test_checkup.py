@@ -139,6 +139,11 @@ def test_the_command_says_what_failed_by_its_exit_code(
     code, out, _ = call(capsys, monkeypatch, "doctor")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")].count("ok") == 3
+    (tmp_path / "file").touch()
+    code, out, _ = call(capsys, monkeypatch, "doctor", "--state", "file/state", "--address", "192.0.2.1:1")
+    assert code == 3
+    assert "Not a directory" in out
+    assert "not looked at" in out
     (tmp_path / "platform.py").touch()
     code, out, _ = call(capsys, monkeypatch, "doctor", "--json")
     assert code == 3
