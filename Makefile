@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Ray starts a dozen processes: without compiled modules on disk each would compile torch and Ray again, for 8 s more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-slow lint bench-overhead bench-logging bench-start bench-boundary bench-data bench-heads
+.PHONY: install demo test test-slow test-long lint bench-overhead bench-logging bench-start bench-cost bench-boundary bench-data bench-heads chaos
 
 install: $(STAMP)
 
@@ -28,21 +28,32 @@ test: $(STAMP)
 # What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium). One at
 # a time: a Ray that starts beside other work on two cores runs into Ray's own time limits.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not gpu" --durations=10
+	$(BIN)/python -m pytest -m "slow and not long and not gpu" --durations=10
+
+# Whole runs that take minutes each: killed again and again, on nodes that come and go, under a limit, in a batch job.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m "long" --durations=10
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Half an hour; parts: see `python -m benchmarks.overhead --help`.
 bench-overhead: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python -m benchmarks.overhead listing
+	$(BIN)/python -m benchmarks.overhead scale
+	$(BIN)/python -m benchmarks.overhead scale --trials 10000 --untrained --slots 2
+	$(BIN)/python -m benchmarks.overhead documented
 
 bench-logging: $(STAMP)
 	$(BIN)/python benchmarks/logging_cost.py
 
 bench-start: $(STAMP)
 	$(BIN)/python benchmarks/start.py
+
+bench-cost: $(STAMP)
+	$(BIN)/python -m benchmarks.cost
 
 bench-boundary: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.boundary
@@ -55,3 +66,7 @@ bench-data: $(STAMP)
 # Parts: see `python -m benchmarks.heads --help`.
 bench-heads: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.heads
+
+# A study under 40 faults, in some 25 minutes; needs root for a disk to fill, and a C compiler for a clock that jumps.
+chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.chaos

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +22,9 @@ from packaging.requirements import Requirement
 
 LEAST_FREE_GB = 5.0
 """Free space below which a state folder is warned of: MLflow's artifacts and checkpoints of a study fit into this."""
+
+GPU_SECONDS = 60.0
+"""How long the driver or torch may take to answer."""
 
 NAMED = ("isoloss", "torch", "ray", "mlflow", "optuna")
 """Packages whose versions are told."""
@@ -75,6 +81,63 @@ def check_platform_module(folder: Path) -> Check:
     if Path(platform.__file__).parent != Path(sysconfig.get_path("stdlib")):
         return Check("platform", "failed", f"{platform.__file__} hides Python's own module `platform`: rename it")
     return Check("platform", "ok", "Python's own module `platform` is not hidden")
+
+
+TORCH_SEES = """
+import json, torch
+names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+print(json.dumps([names, torch.__version__, torch.version.cuda]))
+"""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What a machine's driver says of its GPUs, a line each, and the names of those that torch can use."""
+
+    there: tuple[str, ...]
+    usable: tuple[str, ...]
+    torch: str
+    """Version of torch and of the CUDA that it was built for, or why it could not be asked."""
+
+
+NO_GPUS = Gpus((), (), "")
+
+
+def find_gpus(all_of_them: bool = False) -> Gpus:
+    """Ask NVIDIA's driver, and torch in a process of its own; ``all_of_them``: those hidden from this process, too."""
+    if shutil.which("nvidia-smi") is None:
+        return NO_GPUS
+    fields = "--query-gpu=name,memory.total,driver_version"
+    there = _output("nvidia-smi", fields, "--format=csv,noheader").splitlines()
+    environment = {
+        name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES" or not all_of_them
+    }
+    try:
+        names, version, cuda = json.loads(_output(sys.executable, "-c", TORCH_SEES, env=environment))
+    except ValueError:
+        return Gpus(tuple(there), (), f"torch {_version('torch')}, which cannot be loaded,")
+    return Gpus(tuple(there), tuple(names), f"torch {version} ({f'CUDA {cuda}' if cuda else 'without CUDA'})")
+
+
+def _output(*command: str, env: dict[str, str] | None = None) -> str:
+    """Return what a program prints, or an empty text when it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=GPU_SECONDS, check=True, env=env).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def check_gpus(found: Gpus) -> Check:
+    """Say which GPUs there are, and whether torch can use them."""
+    if not found.there:
+        return Check("gpus", "ok", "no NVIDIA GPU on this machine; --device cpu needs none")
+    told = "; ".join(f"{count} x {line}" for line, count in Counter(found.there).items())
+    if not found.usable:
+        return Check("gpus", "failed", f"{told}: {found.torch} can use none of them; install torch for their driver")
+    if len(found.usable) < len(found.there):
+        seen = f"{len(found.usable)} of {len(found.there)}"
+        return Check("gpus", "warning", f"{told}: {found.torch} can use {seen}; is CUDA_VISIBLE_DEVICES set?")
+    return Check("gpus", "ok", f"{told}: {found.torch} can use all")
 
 
 def check_folder(folder: Path) -> Check:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isoloss.cli_cluster import status, submit
 from isoloss.cli_data import app as data_app
 from isoloss.cli_doctor import doctor
 from isoloss.cli_measures import compare, export, verdict
@@ -28,12 +29,13 @@ from isoloss.options import (
     ClusterAddress,
     Device,
     Dtype,
+    LedgerRoot,
     StateFolder,
     StudyFile,
     StudyOrName,
     TrackingUri,
 )
-from isoloss.output import AsJson
+from isoloss.output import AsJson, visible
 from isoloss.output import console as _console
 from isoloss.output import say as _say
 
@@ -57,6 +59,21 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
+class Placement(StrEnum):
+    pack = "pack"
+    spread = "spread"
+    strict_pack = "strict-pack"
+    strict_spread = "strict-spread"
+
+
+def _usable_storage(url: str) -> str:
+    if url:
+        from isoloss.search.storage import check_storage
+
+        check_storage(url)
+    return url
+
+
 class Isolation(StrEnum):
     shared = "shared"
     fresh = "fresh"
@@ -65,29 +82,70 @@ class Isolation(StrEnum):
 Slots = Annotated[int | None, typer.Option(min=1, help="Trials at a time; without it, as many as the cluster holds.")]
 WorkersPerSlot = Annotated[int, typer.Option(min=1, help="Data-parallel workers that train one trial together.")]
 GpusPerWorker = Annotated[float, typer.Option(min=0.01, help="GPUs of a worker on cuda; a fraction shares one.")]
+OptunaStorage = Annotated[
+    str,
+    typer.Option(
+        "--optuna-storage",
+        envvar="ISOLOSS_OPTUNA_STORAGE",
+        callback=_usable_storage,
+        help="A database that shows the trials in optuna-dashboard, such as sqlite:///optuna.db.",
+    ),
+]
+PlacementOption = Annotated[Placement, typer.Option(help="Workers of a slot on few nodes or on many; strict: always.")]
+WaitForNodes = Annotated[float, typer.Option(min=0, help="Minutes that an autoscaler may take to add the first nodes.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of a worker on the CPU.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile models with torch.compile.")]
+MicroBatch = Annotated[
+    int | None, typer.Option(min=1, help="Sequences that a worker trains at once; without it, its share of a batch.")
+]
+Shard = Annotated[bool, typer.Option("--shard", help="Share each model out among a slot's workers (FSDP).")]
 CheckpointSeconds = Annotated[float, typer.Option(min=0, help="How often a running trial is saved, to go on from.")]
 DeviceOption = Annotated[Device, typer.Option(help="Where models train.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Precision of matrix products; parameters stay float32.")]
 IsolationOption = Annotated[Isolation, typer.Option(help="fresh: new processes for each trial, for trials of minutes.")]
+MaxGpuHours = Annotated[
+    float | None, typer.Option(min=0, help="Most hours that GPUs (on cpu: slots) may be held, over all runs.")
+]
+MaxCost = Annotated[float | None, typer.Option(min=0, help="The most that those hours may cost, at --price.")]
+Price = Annotated[float | None, typer.Option(help="Price of an hour of a GPU, or on cpu of a slot, in any currency.")]
 
 
 @app.command()
 def plan(
     study_file: StudyFile,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     device: DeviceOption = Device.cpu,
+    dtype: DtypeOption = Dtype.float32,
+    compile: Compile = False,
+    threads: Threads = 1,
+    micro_batch: MicroBatch = None,
     slots: Annotated[int, typer.Option(min=1, help="Trials at a time, for the predicted time.")] = 2,
+    price: Price = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="First train a few updates here, and time them.")] = (
+        False
+    ),
+    seconds: Annotated[float, typer.Option(min=0, help="How long calibrating may take, two cells at least.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a study would run: cells, trials, tokens, parameters, predicted time. Runs nothing."""
-    from isoloss.report.plan import plan_of, plan_text
+    """Show what a study would run and cost: trials, tokens, hours, memory, price. Runs nothing without --calibrate."""
+    from isoloss.data.card import data_folder
+    from isoloss.report.plan import plan_of, plan_text, sizes_of
+    from isoloss.run.calibrate import calibrate as measured
+    from isoloss.run.calibrate import known, said
     from isoloss.run.state import State
     from isoloss.study_file import load_study
+    from isoloss.train.settings import Settings
 
     study = load_study(study_file)
-    facts = plan_of(study, State(state).ledger(study.name), device.value, slots)
+    settings = Settings(device=device.value, dtype=dtype.value, compile=compile, threads=threads,
+                        micro_batch=micro_batch, data=str(data_folder()))  # fmt: skip
+    if calibrate:
+        stderr = _console(stderr=True)
+        measured(sizes_of(study), settings, seconds, state, lambda cell: stderr.print(said(cell), soft_wrap=True))
+    facts = plan_of(
+        study, State(state, ledgers=ledgers).ledger(study.name), device.value, slots, known(state, settings), price
+    )
     _say(facts, as_json, lambda console: console.print(plan_text(study, facts)))
 
 
@@ -95,6 +153,7 @@ def plan(
 def run(
     study_file: StudyFile,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     tracking_uri: TrackingUri = "",
     address: ClusterAddress = "",
     slots: Slots = None,
@@ -103,18 +162,30 @@ def run(
     dtype: DtypeOption = Dtype.float32,
     compile: Compile = False,
     threads: Threads = 1,
+    micro_batch: MicroBatch = None,
+    shard: Shard = False,
     gpus_per_worker: GpusPerWorker = 1.0,
+    placement: PlacementOption = Placement.pack,
+    wait_for_nodes: WaitForNodes = 0.0,
     isolation: IsolationOption = Isolation.shared,
     checkpoint_seconds: CheckpointSeconds = 30.0,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Print the log of trials on stderr, too.")] = False,
+    optuna_storage: OptunaStorage = "",
+    max_gpu_hours: MaxGpuHours = None,
+    max_cost: MaxCost = None,
+    price: Price = None,
 ) -> None:
     """Run what a study lacks, then map it. Run it again after any interruption: nothing finished is repeated."""
     from isoloss.data.card import data_folder
+    from isoloss.run.job import check_job
+    from isoloss.run.limits import limit_of
     from isoloss.run.settings import RunSettings
     from isoloss.run.state import State
     from isoloss.session import run_session
     from isoloss.study_file import load_study
     from isoloss.train.settings import Settings
 
+    check_job()
     study = load_study(study_file)
     settings = RunSettings(
         train=Settings(
@@ -122,17 +193,31 @@ def run(
             dtype=dtype.value,
             compile=compile,
             threads=threads,
+            micro_batch=micro_batch,
+            shard=shard,
             checkpoint_seconds=checkpoint_seconds,
             data=str(data_folder()),
         ),
         slots=slots,
         workers_per_slot=workers_per_slot,
         gpus_per_worker=gpus_per_worker,
+        placement=placement.value,
+        wait_for_nodes=wait_for_nodes,
         isolation=isolation.value,
     )
-    summary = run_session(study, State(state, tracking_uri), settings, address or None, _console())
+    limit = limit_of(max_gpu_hours, max_cost, price, device.value)
+    summary = run_session(
+        study,
+        State(state, tracking_uri, ledgers),
+        settings,
+        address or None,
+        _console(),
+        log_json,
+        limit,
+        optuna_storage,
+    )
     if summary.interrupted or summary.gave_up:
-        raise typer.Exit(INTERRUPTED if summary.interrupted else INCOMPLETE)
+        raise typer.Exit(INTERRUPTED if summary.interrupted and not summary.stopped else INCOMPLETE)
 
 
 @app.command(name="simulate")
@@ -168,24 +253,13 @@ def simulate_study(
         raise typer.Exit(INTERRUPTED if summary.interrupted else INCOMPLETE)
 
 
-@app.command()
-def status(study: StudyOrName, state: StateFolder = STATE, as_json: AsJson = False) -> None:
-    """Show how far a study is, also while it runs in another terminal."""
-    from isoloss.report.status import status_of, status_text
-    from isoloss.run.state import State
-
-    found = State(state)
-    facts = status_of(*found.find(study))
-    _say(facts, as_json, lambda console: console.print(status_text(facts)))
-
-
 @app.command(name="ls")
-def list_studies(state: StateFolder = STATE, as_json: AsJson = False) -> None:
+def list_studies(state: StateFolder = STATE, ledgers: LedgerRoot = "", as_json: AsJson = False) -> None:
     """List the studies in the state folder."""
     from isoloss.report.status import status_line, status_of
     from isoloss.run.state import State
 
-    found = [status_of(*pair) for pair in State(state).studies()]
+    found = [status_of(*pair) for pair in State(state, ledgers=ledgers).studies()]
 
     def text(console: Console) -> None:
         console.print("\n".join(map(status_line, found)) or f"no study was run in {state} yet", highlight=False)
@@ -194,12 +268,12 @@ def list_studies(state: StateFolder = STATE, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def report(study: StudyOrName, state: StateFolder = STATE, as_json: AsJson = False) -> None:
+def report(study: StudyOrName, state: StateFolder = STATE, ledgers: LedgerRoot = "", as_json: AsJson = False) -> None:
     """Draw the map of a study, finished or not, in the terminal and as files."""
     from isoloss.run.state import State
     from isoloss.session import draw
 
-    found = State(state)
+    found = State(state, ledgers=ledgers)
     definition, ledger = found.find(study)
     console = _console()
     written = draw(definition, ledger, found, None if as_json else console)
@@ -208,14 +282,19 @@ def report(study: StudyOrName, state: StateFolder = STATE, as_json: AsJson = Fal
 
 @app.command()
 def publish(
-    study: StudyOrName, state: StateFolder = STATE, tracking_uri: TrackingUri = "", as_json: AsJson = False
+    study: StudyOrName,
+    state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
+    tracking_uri: TrackingUri = "",
+    as_json: AsJson = False,
 ) -> None:
     """Bring MLflow to what the ledger says; safe to repeat."""
     from isoloss.run.state import State
     from isoloss.session import draw
+    from isoloss.track.publish import TrackError
     from isoloss.track.publish import publish as publish_to_mlflow
 
-    found = State(state, tracking_uri)
+    found = State(state, tracking_uri, ledgers)
     definition, ledger = found.find(study)
     written = draw(definition, ledger, found, None)
     done = publish_to_mlflow(definition, ledger, found.tracking_uri, written.surface_png.parent)
@@ -223,18 +302,21 @@ def publish(
              "trials": done.trials, "written": done.written, "files": done.files, "link": done.link()}  # fmt: skip
     text = f"{done.trials} trials of {definition.name} in MLflow at {done.tracking_uri}, {done.written} written now"
     _say(facts, as_json, lambda console: console.print(text, highlight=False, soft_wrap=True))
+    if done.error:
+        raise TrackError(f"not all files are there: {done.error}")
 
 
 @app.command()
 def ui(
     study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help=STUDY_OR_NAME)] = None,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
 ) -> None:
     """Open MLflow: starts its server here and prints the link; with a study, publishes it first and links its view."""
     from isoloss.run.state import State
 
-    found, server = State(state), f"http://127.0.0.1:{port}"
+    found, server = State(state, ledgers=ledgers), f"http://127.0.0.1:{port}"
     link = server if study is None else _published_link(study, found, server)
     _console().print(f"open {link}\nstop the server with Ctrl-C", highlight=False, soft_wrap=True)
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # saves a dozen processes that only agents use
@@ -256,31 +338,8 @@ def _published_link(study: str, found: State, server: str) -> str:
     return done.link(server=server)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def submit(
-    context: typer.Context,
-    study_file: StudyFile,
-    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The cluster's dashboard.")] = (
-        "http://127.0.0.1:8265"
-    ),
-    state: Annotated[
-        Path, typer.Option("--state", envvar="ISOLOSS_STATE", help="State folder, an absolute path on the cluster.")
-    ] = STATE,
-    tracking_uri: TrackingUri = "",
-    detach: Annotated[bool, typer.Option("--detach", help="Do not follow the job's log.")] = False,
-) -> None:
-    """Run a study on a cluster as a Ray job. Options of `isoloss run`, such as --device cuda, are passed on."""
-    from isoloss.run.submit import submit_study
-    from isoloss.study_file import load_study
-
-    load_study(study_file)
-    options = ["--state", str(state.absolute()), *(["--tracking-uri", tracking_uri] if tracking_uri else [])]
-    succeeded = submit_study(study_file, address, [*options, *context.args], follow=not detach, console=_console())
-    if not succeeded:
-        raise typer.Exit(INCOMPLETE)
-
-
-for command in (verdict, compare, export, probe, doctor):
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(submit)
+for command in (status, verdict, compare, export, probe, doctor):
     app.command()(command)
 
 
@@ -296,7 +355,7 @@ def _user_errors() -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"isoloss: {message}", file=sys.stderr)
+    print(f"isoloss: {visible(message)}", file=sys.stderr)
     sys.exit(code)
 
 

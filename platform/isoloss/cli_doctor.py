@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from isoloss.options import STATE, ClusterAddress, StateFolder, TrackingUri
+from isoloss.options import STATE, ClusterAddress, LedgerRoot, StateFolder, TrackingUri
 from isoloss.output import AsJson, say
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 def doctor(
     address: ClusterAddress = "",
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     tracking_uri: TrackingUri = "",
     as_json: AsJson = False,
 ) -> None:
@@ -27,22 +28,29 @@ def doctor(
 
     A cluster is looked at only where ``--address`` names one: ``auto`` inside a job, else host:port.
     """
-    from isoloss.checkup import Check, check_folder, check_packages, check_platform_module
+    from isoloss.checkup import Check, check_folder, check_gpus, check_packages, check_platform_module, find_gpus
     from isoloss.run.state import State
+    from isoloss.run.store_checkup import check_store
     from isoloss.track.checkup import check_tracking
 
-    place = State(state, tracking_uri)
+    place = State(state, tracking_uri, ledgers)
     folder = check_folder(place.folder)
-    checks = [check_packages(), check_platform_module(Path.cwd()), folder, check_tracking(place.tracking_uri)]
-    if address and folder.state == "failed":
-        checks.append(Check("cluster", "failed", "not looked at: its nodes are asked about the folder"))
+    checks = [check_packages(), check_platform_module(Path.cwd()), check_gpus(find_gpus()), folder]
+    kept = folder
+    if place.ledgers != str(place.folder / "ledger"):
+        kept = check_store(place)
+        checks.append(kept)
+    checks.append(check_tracking(place.tracking_uri))
+    if address and kept.state == "failed":
+        checks.append(Check("cluster", "failed", "not looked at: its nodes are asked about the ledgers"))
     elif address:
         from isoloss.run.checkup import check_cluster
         from isoloss.run.cluster import ClusterError
+        from isoloss.run.store import LedgerError
 
         try:
-            checks += check_cluster(address, place.folder)
-        except ClusterError as error:
+            checks += check_cluster(address, place)
+        except (ClusterError, LedgerError) as error:
             checks.append(Check("cluster", "failed", str(error)))
 
     def text(shown: Console) -> None:

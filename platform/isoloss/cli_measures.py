@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isoloss.errors import UsageError
-from isoloss.options import STATE, STUDY_OR_NAME, StateFolder, StudyOrName
+from isoloss.options import STATE, STUDY_OR_NAME, LedgerRoot, StateFolder, StudyOrName
 from isoloss.output import AsJson, say
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def verdict(
         Path | None, typer.Option(metavar="FOLDER", help="Write the report under these thresholds here.")
     ] = None,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     as_json: AsJson = False,
 ) -> None:
     """Judge a study's curves again under other thresholds, without training: what changes, and the new map."""
@@ -46,7 +47,7 @@ def verdict(
     from isoloss.report.terminal import terminal_map
     from isoloss.run.state import State
 
-    found = State(state)
+    found = State(state, ledgers=ledgers)
     definition, ledger = found.find(study)
     now = rejudged(definition, _assignments(thresholds))
     if out is not None and out.resolve() == found.report(definition.name).resolve():
@@ -71,6 +72,7 @@ def compare(
         Path | None, typer.Option(metavar="FOLDER", help="Write a page, compare.html, and the tables here.")
     ] = None,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     as_json: AsJson = False,
 ) -> None:
     """Lay two studies side by side: B less A, cell by cell, with intervals; outcomes, learning rates, boundaries."""
@@ -78,7 +80,7 @@ def compare(
     from isoloss.report.comparison import comparison_facts, print_comparison, write_comparison
     from isoloss.run.state import State
 
-    found = State(state)
+    found = State(state, ledgers=ledgers)
     comparison = compared(found.find(left), found.find(right))
     files = write_comparison(comparison, out) if out is not None else []
 
@@ -96,13 +98,14 @@ def export(
     ] = None,
     format: Annotated[Format, typer.Option(help="Of the tables.")] = Format.parquet,
     state: StateFolder = STATE,
+    ledgers: LedgerRoot = "",
     as_json: AsJson = False,
 ) -> None:
     """Write all that a study measured as tidy tables: trials, curves, the map's cells, every measure."""
     from isoloss.report.export import export_study
     from isoloss.run.state import State
 
-    found = State(state)
+    found = State(state, ledgers=ledgers)
     definition, ledger = found.find(study)
     folder = found.folder / "exports" / definition.name if out is None else out
     written = export_study(definition, ledger, folder, format.value)

@@ -34,6 +34,12 @@ def _authenticated(address: str) -> str:
     return address
 
 
+def _without_password(uri: str) -> str:
+    from isoloss.track.client import check_uri
+
+    return check_uri(uri)
+
+
 StateFolder = Annotated[
     Path,
     typer.Option(
@@ -42,7 +48,20 @@ StateFolder = Annotated[
 ]
 TrackingUri = Annotated[
     str,
-    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow; empty: a SQLite file in --state."),
+    typer.Option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        callback=_without_password,
+        help="MLflow; empty: a SQLite file in --state.",
+    ),
+]
+LedgerRoot = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        envvar="ISOLOSS_LEDGER",
+        help="Where ledgers are: s3://bucket/prefix, gs://bucket/prefix or a folder; empty: ledger in --state.",
+    ),
 ]
 ClusterAddress = Annotated[
     str,

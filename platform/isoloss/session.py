@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ from rich.console import Console
 
 from isoloss.config.search import Grid, Random
 from isoloss.run.book import Book, Summary
-from isoloss.run.cost import fit, seconds
+from isoloss.run.calibrate import known
+from isoloss.run.cost import Costs, fit, seconds, whole_budgets
 from isoloss.run.ledger import Ledger
+from isoloss.run.limits import Limit, Spending
+from isoloss.run.members import members
 from isoloss.run.progress import Progress
 from isoloss.run.settings import RunSettings
 from isoloss.run.simulate import Simulated, Simulation, simulate
@@ -22,43 +26,83 @@ from isoloss.run.sources import Source
 from isoloss.run.state import State
 from isoloss.search.plan import listed_trials, plan
 from isoloss.study import Study
+from isoloss.train.settings import Settings
 
 if TYPE_CHECKING:
     from isoloss.report.write import Written
+    from isoloss.run.storage_watcher import StorageWatcher
 
 LAST_TRY_SECONDS = 30.0
 """How long the end of a session waits for MLflow."""
 
 
-def run_session(study: Study, state: State, settings: RunSettings, address: str | None, console: Console) -> Summary:
+def run_session(
+    study: Study,
+    state: State,
+    settings: RunSettings,
+    address: str | None,
+    console: Console,
+    log_json: bool = False,
+    limit: Limit | None = None,
+    optuna_storage: str = "",
+) -> Summary:
     """Run what the study lacks and show its map; MLflow being away delays nothing but MLflow.
 
-    Raises what ``plan``, ``check_batches``, ``check_data``, ``Ledger.driver`` and ``drive`` raise.
+    ``log_json`` prints the log of trials on stderr, too. ``optuna_storage`` is the URL of an Optuna storage, which
+    shows finished trials as well. A ``limit`` on the cost ends the session as Ctrl-C does.
+    Raises what ``plan``, ``check_batches``, ``check_data``, ``Ledger.driver`` and ``drive`` raise, and LimitError when
+    the limit was reached before.
     """
     # Ray and torch take seconds to load: only training pays for them.
     from isoloss.run import cluster
     from isoloss.run.driver import check_batches, check_data, drive
+    from isoloss.run.metrics import Metrics
+    from isoloss.run.trial_log import TrialLog
     from isoloss.track.publish import TrackError, publish
     from isoloss.track.tracker import Tracker
 
-    check_batches(study, settings.workers_per_slot)
+    check_batches(study, settings)
     check_data(study, Path(settings.train.data))
     with _opened(study, state, settings.train.arithmetic, settings.train.device, console) as (book, progress):
+        metrics: Metrics | None = None
+        costs = Costs(settings.train.device) if limit is None else _costs(book, settings.train, state)
+        spending = Spending(book, settings, limit, costs)
         if book.done < book.plan.total:
+            spending.check()
             # First, so that a cluster that is too small leaves no trace.
             cluster.connect(address)
-            cluster.fit_slots(settings)
+            cluster.require_room(settings)
+            metrics = Metrics(book)
+            book.watchers.append(metrics)
         tracker = Tracker(study, book.ledger, state.tracking_uri)
-        book.watchers.append(tracker)
+        echo = sys.stderr if log_json else None
+        trial_log = TrialLog(study, book.ledger, state.log(study.name), book.claims, echo)
+        stored = _stored(study, book.ledger, optuna_storage) if optuna_storage else None
+        book.watchers += [spending, tracker, trial_log, *([stored] if stored else [])]
+        book.allows = spending.allows
+
+        def tick(book: Book) -> None:
+            progress.tick(book)
+            spending.tick(book)
+            if metrics is not None:
+                metrics.tick(book)
+
         try:
-            summary = drive(book, settings, address, progress.tick)
+            summary = drive(book, settings, address, tick)
         finally:
+            spending.close()
+            trial_log.close(LAST_TRY_SECONDS)
+            not_stored = stored.close(LAST_TRY_SECONDS) if stored else ""
             tracked = tracker.close(LAST_TRY_SECONDS)
+    if summary.interrupted:
+        summary = replace(summary, stopped=spending.message)
     written = _show(study, book.ledger, state, console)
     try:
         if tracked.error:
             raise TrackError(tracked.error)
-        publish(study, book.ledger, state.tracking_uri, written.surface_png.parent)
+        published = publish(study, book.ledger, state.tracking_uri, written.surface_png.parent)
+        if published.error:
+            raise TrackError(published.error)
         if state.tracking_uri.startswith("http"):
             console.print(f"mlflow:  {tracked.link()}", soft_wrap=True)
         else:
@@ -66,6 +110,9 @@ def run_session(study: Study, state: State, settings: RunSettings, address: str 
     except TrackError as error:
         later = _command("publish", study, state)
         console.print(f"MLflow lacks the last results ({error}); later: {later}", soft_wrap=True)
+    if not_stored:
+        lacks = f"the Optuna storage lacks the last results ({not_stored}); later: the same command"
+        console.print(lacks, soft_wrap=True)
     for line in _closing(summary):
         console.print(line, soft_wrap=True)
     return summary
@@ -126,12 +173,28 @@ def draw(study: Study, ledger: Ledger, state: State, console: Console | None) ->
     return written
 
 
+def _stored(study: Study, ledger: Ledger, url: str) -> StorageWatcher:
+    from isoloss.run.storage_watcher import StorageWatcher  # loads Optuna
+
+    return StorageWatcher(study, ledger, url)
+
+
 def _show(study: Study, ledger: Ledger, state: State, console: Console) -> Written:
     """Write the report, print the map, and say where the rest of it is."""
     written = draw(study, ledger, state, console)
     console.print(f"picture: {_shown(written.boundary_png or written.surface_png)}", soft_wrap=True)
     console.print(f"report:  {_shown(written.report_html)}", soft_wrap=True)
     return written
+
+
+def _costs(book: Book, settings: Settings, state: State) -> Costs:
+    """Return what is known of the cost of a study's trials."""
+    costs = Costs(settings.device, known(state.folder, settings))
+    done = book.ledger.finished()
+    trials = [trial for _, _, trial in members(book.study, book.ledger.claims()) if trial.key in done]
+    for trial, taken in whole_budgets(book.ledger, trials, settings.device):
+        costs.learn(trial, taken)
+    return costs
 
 
 def _expected(study: Study, ledger: Ledger, device: str) -> dict[str, float]:
@@ -145,7 +208,9 @@ def _expected(study: Study, ledger: Ledger, device: str) -> dict[str, float]:
 
 def _closing(summary: Summary) -> list[str]:
     lines = [f"given up: trial {key}: {why}" for key, why in summary.gave_up.items()]
-    if summary.interrupted or summary.gave_up:
+    if summary.stopped:
+        lines.append(summary.stopped)
+    elif summary.interrupted or summary.gave_up:
         lines.append(f"{summary.done} of {summary.total} trials have a result; run the same command to go on")
     return lines
 

@@ -10,7 +10,8 @@ import pytest
 
 from isoloss import AdamW, Choice, Curve, Decoder, Linear, SpamLang, Steps, Study
 from isoloss.result import SERIES, Result
-from isoloss.run.ledger import Ledger, LedgerError
+from isoloss.run.ledger import Ledger
+from isoloss.run.store import LedgerError, sealed
 from isoloss.study import SCHEMA
 
 ARITHMETIC = {"device": "cpu", "dtype": "float32"}
@@ -115,11 +116,63 @@ class LedgerContract:
 
     def test_a_newer_schema_is_refused(self, ledger: Ledger) -> None:
         ledger.open(small_study(), ARITHMETIC)
-        header = json.loads(self.read(ledger, "study.json"))
-        self.write(ledger, "study.json", json.dumps({**header, "schema": SCHEMA + 1}).encode())
+        header = json.loads(self.read(ledger, "study.json").partition(b"\n")[0])
+        self.write(ledger, "study.json", sealed(json.dumps({**header, "schema": SCHEMA + 1}).encode()))
         for use in (lambda: ledger.study(), lambda: ledger.open(small_study(), ARITHMETIC)):
             with pytest.raises(LedgerError, match=f"written under schema {SCHEMA + 1}"):
                 use()
+
+    def test_damaged_files_are_refused(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        ledger.finish(small_result("ab"))
+        ledger.save_checkpoint("cd", b"half way")
+        for name, use in (
+            ("results/ab.arrow", lambda: ledger.result("ab")),
+            ("checkpoints/cd.pt", lambda: ledger.checkpoint("cd")),
+            ("study.json", ledger.study),
+        ):
+            whole = self.read(ledger, name)
+            one_bit = bytes([whole[0] ^ 1]) + whole[1:]
+            for harmed in (one_bit, whole[:-1], whole[:-72], b""):
+                self.write(ledger, name, harmed)
+                with pytest.raises(LedgerError, match=f"{name} is damaged"):
+                    use()
+            self.write(ledger, name, whole)
+            use()
+
+    def test_a_hash_is_that_of_sha256sum(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        ledger.save_checkpoint("ab", b"half way")
+        body, _, digest = self.read(ledger, "checkpoints/ab.pt").rpartition(b"\nsha256:")
+        assert body == b"half way"
+        # printf 'half way' | sha256sum
+        assert digest == b"cfca2bcf8f56d6e17fb4fbea33fc6ac5b71f8a70cff16f51bd0c5da0b5416da1\n"
+
+    def test_a_key_cannot_leave_its_folder(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        for key in ("../study", "a/b", "", "..", "a.b", "\n"):
+            with pytest.raises(LedgerError, match="is no trial's key"):
+                ledger.save_checkpoint(key, b"")
+            with pytest.raises(LedgerError, match="is no trial's key"):
+                ledger.result(key)
+
+    def test_checkpoints_of_finished_trials_are_removed_when_a_driver_comes(self, ledger: Ledger) -> None:
+        with ledger.driver(small_study(), ARITHMETIC):
+            ledger.finish(small_result("ab"))
+            ledger.save_checkpoint("ab", b"of a process that was killed between its result and this")
+            ledger.save_checkpoint("cd", b"half way")
+        with self.again(ledger).driver(small_study(), ARITHMETIC):
+            pass
+        assert ledger.checkpoint("ab") is None
+        assert ledger.checkpoint("cd") == b"half way"
+
+    def test_many_results_come_in_the_order_asked_for(self, ledger: Ledger) -> None:
+        ledger.open(small_study(), ARITHMETIC)
+        keys = [f"{number:02x}" for number in range(12)]
+        for number, key in enumerate(keys):
+            ledger.finish(small_result(key, 1.0 + number))
+        found = [result.curve.loss[-1] for result in self.again(ledger).results(reversed(keys))]
+        assert found == [1.0 + number for number in reversed(range(12))]
 
     def read(self, ledger: Ledger, name: str) -> bytes:
         """Return the bytes of one of the ledger's files."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,16 +19,17 @@ PATIENCE_SECONDS = 240.0
 
 
 class Command:
-    """One ``isoloss`` process with the Ray processes below it."""
+    """One ``isoloss`` process with the Ray processes below it; ``environment`` may hold a mark that others share."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
-        self.mark = uuid.uuid4().hex
-        self.log = cwd / f"isoloss-{self.mark[:6]}.log"
+    def __init__(self, *arguments: str | Path, cwd: Path, environment: Mapping[str, str] = os.environ) -> None:
+        name = uuid.uuid4().hex
+        self.mark = environment.get(MARK, name)
+        self.log = cwd / f"isoloss-{name[:6]}.log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "isoloss", *map(str, arguments)],
                 cwd=cwd, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, MARK: self.mark, "COLUMNS": "100"},
+                env={**environment, MARK: self.mark, "COLUMNS": "100"},
             )  # fmt: skip
 
     @property
@@ -45,7 +46,7 @@ class Command:
 
     def pids(self, title: str) -> list[int]:
         """Return the run's processes whose command line starts with ``title``."""
-        return [pid for pid in _processes(self.mark) if _command_line(pid).startswith(title)]
+        return [pid for pid in marked(self.mark) if command_line(pid).startswith(title)]
 
     def kill(self, title: str) -> int:
         """Kill -9 the newest of the run's processes whose command line starts with ``title``."""
@@ -60,7 +61,7 @@ class Command:
 
 def end_processes(mark: str) -> None:
     """Kill the processes that carry a mark, and no others."""
-    for pid in _processes(mark):
+    for pid in marked(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -84,7 +85,8 @@ def until(condition: Callable[[], object], otherwise: str, seconds: float = PATI
     raise AssertionError(otherwise)
 
 
-def _processes(mark: str) -> Iterator[int]:
+def marked(mark: str) -> Iterator[int]:
+    """Yield the ids of the processes that carry a mark."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -94,7 +96,8 @@ def _processes(mark: str) -> Iterator[int]:
                 continue
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """Return a process's command line, empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

@@ -13,7 +13,7 @@ from undisturbed import numbers, reference
 
 from isoloss.run.ledger import Ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 STUDY = """
 from isoloss import AdamW, Choice, Decoder, Evaluation, Log, LowRank, SpamLang, Steps, Study
@@ -31,7 +31,7 @@ study = Study(
 )
 """
 TRIALS = 8
-WORKER, SLOT = "ray::RayTrainWorker", "ray::ResourceTrainable"
+WORKER, SLOT = "ray::RayTrainWorker", "ray::Slot"
 
 
 class Place:

@@ -1,4 +1,4 @@
-"""A study submitted to a cluster of its own: `ray start --head`, then `isoloss submit`."""
+"""A study submitted to a cluster of its own, with its ledger in a bucket: `ray start --head`, then `isoloss submit`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from command import MARK, end_processes, isoloss, until
+from s3_server import BUCKET, serve_s3
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +37,17 @@ study = Study(
 
 
 @pytest.fixture
-def head() -> Iterator[tuple[str, str]]:
-    """The addresses of dashboard and cluster of a Ray head that was started for this test, and only it."""
+def bucket() -> Iterator[str]:
+    with serve_s3():
+        yield f"s3://{BUCKET}/ledgers"
+
+
+@pytest.fixture
+def head(bucket: str) -> Iterator[tuple[str, str]]:
+    """The addresses of dashboard and cluster of a Ray head that was started for this test, and only it.
+
+    Its environment holds the keys of the bucket, as a cluster's machines do.
+    """
     mark, folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets need a short path
     gcs, board, agent = (
         free_port(),
@@ -69,6 +79,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def asked(address: str) -> urllib.request.Request:
+    """Return a request with the cluster's token."""
+    token = (Path.home() / ".ray" / "auth_token").read_text().strip()
+    return urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+
+
 def answers(address: str) -> bool:
     try:
         urllib.request.urlopen(f"{address}/api/version", timeout=2)
@@ -79,26 +95,39 @@ def answers(address: str) -> bool:
     return True
 
 
-def test_a_study_is_submitted_followed_and_found_again(head: tuple[str, str], tmp_path: Path) -> None:
+def test_a_study_is_submitted_followed_and_found_again(
+    head: tuple[str, str], bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dashboard, cluster = head
     (tmp_path / "submitted.py").write_text(STUDY)
-    arguments = ("submit", "submitted.py", "--address", dashboard, "--state", tmp_path / "state")
-    code, output = isoloss(*arguments, "--slots", "1", cwd=tmp_path)
+    place = ("--state", tmp_path / "state", "--ledger", bucket)
+    arguments = ("submit", "submitted.py", "--address", dashboard, *place)
+    secrets = ("--secret", "AWS_SECRET_ACCESS_KEY")
+    code, output = isoloss(*arguments, *secrets, "--slots", "1", cwd=tmp_path)
     assert code == 0, output
     assert "learning rate" in output, "the job's map is part of its log"
     assert "succeeded" in output
-    code, output = isoloss("status", "submitted", "--state", tmp_path / "state", cwd=tmp_path)
+    with urllib.request.urlopen(asked(f"{dashboard}/api/jobs/")) as jobs:
+        assert "testing-secret" not in jobs.read().decode(), "Ray shows a job's command and environment"
+    assert not list((tmp_path / "state").glob("ledger/*"))
+    code, output = isoloss("status", "submitted", *place, cwd=tmp_path)
     assert code == 0
     assert "submitted: 2/2 trials, finished" in output
-    (tmp_path / "submitted.py").write_text(STUDY.replace('name="submitted"', 'name="too-large"'))
-    code, output = isoloss(*arguments, "--workers-per-slot", "8", cwd=tmp_path)
+    code, output = isoloss("status", "submitted.py", *place, "--address", dashboard, cwd=tmp_path)
+    assert code == 0, output
+    assert "succeeded, submitted 20" in output
+    assert "submitted: 2/2 trials, finished" in output
+    code, output = isoloss(*arguments, "--secret", "NOT_THERE", cwd=tmp_path)
     assert code == 1
-    assert "1 slot of 8 workers need 7.25 CPU, and the cluster has 2 CPU" in output
+    assert "the cluster's machines lack NOT_THERE" in output
     code, output = isoloss("submit", "submitted.py", "--address", "http://127.0.0.1:9", cwd=tmp_path)
     assert code == 3
     assert "cannot submit to http://127.0.0.1:9" in output
     assert "Traceback" not in output
-    code, output = isoloss("doctor", "--address", cluster, "--state", tmp_path / "state", cwd=tmp_path)
+    code, output = isoloss("doctor", "--address", cluster, *place, cwd=tmp_path)
     assert code == 0, output
     assert "1 node, 2 CPU, 0 GPU" in output
-    assert f"all nodes read and write {tmp_path / 'state'}" in output
+    assert "ok       dashboard" in output
+    assert "3 ports of 1 node can be reached" in output
+    assert f"{bucket}: files are read, listed, replaced and removed" in output
+    assert f"all nodes read and write {bucket}" in output

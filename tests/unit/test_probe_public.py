@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,6 +264,26 @@ def test_models_that_are_not_whole_are_refused(folders: Path, tmp_path: Path, mo
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ProbeError, match=r'pip install "isoloss\[hf\]"'):
         load_model(str(folders / "llama"))
+
+
+def test_models_that_bring_code_or_pickled_objects_run_none(folders: Path, tmp_path: Path) -> None:
+    harm = tmp_path / "harm"
+
+    class Harm:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.write_text, (harm, "harm")
+
+    coded, pickled = (shutil.copytree(folders / "llama", tmp_path / name) for name in ("coded", "pickled"))
+    config = json.loads((coded / "config.json").read_text())
+    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (coded / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": own}))
+    (coded / "own.py").write_text(f"open({str(harm)!r}, 'w')")
+    (pickled / "model.safetensors").unlink()
+    torch.save({"lm_head.weight": Harm()}, pickled / "pytorch_model.bin")
+    for folder in (coded, pickled):
+        with pytest.raises(ProbeError, match="cannot load the model"):
+            load_model(str(folder))
+        assert not harm.exists()
 
 
 def test_texts_that_do_not_fit_are_refused(folders: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from test_analysis_boundary import EDGES, RATE, RATES, VOCABULARY, finish, ledge
 from test_report_write import Scripts
 
 from isoloss import Boundary, Choice, Grid, Linear, Log, LowRank, Optuna, Study
-from isoloss.analysis.boundary import LEVELS, Findings, findings
+from isoloss.analysis.boundary import LEVELS, Findings, course, findings
 from isoloss.analysis.surface import waiting_table
 from isoloss.analysis.table import trials_table
 from isoloss.report import boundary_words
@@ -27,7 +29,10 @@ from isoloss.report.plan import plan_of
 from isoloss.report.status import status_of, status_text
 from isoloss.report.terminal import terminal_map
 from isoloss.report.write import Written, write_report
+from isoloss.run.book import Book
 from isoloss.run.ledger import Ledger
+from isoloss.search.boundary.map import BoundaryMap
+from isoloss.search.plan import plan
 from isoloss.track.boundary import boundary_fields
 
 
@@ -241,27 +246,43 @@ def test_the_terminal_tells_bands_and_no_sensitivity(made: Ledger, found: Findin
 # --- status, plan, MLflow
 
 
-def test_status_tells_the_falling_volume_and_the_real_total(made: Ledger, tmp_path: Path) -> None:
+def test_status_tells_what_the_driver_recorded_without_a_fit(
+    made: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loose = study(search=Boundary(trials=100, tolerance=0.3, width=3.0))
+    fitted = {check.trials: check.error_volume for check in course(loose, made).checks}
+    Book(loose, plan(loose), made).settle()
+
+    def no_fit(*args: Any) -> None:
+        raise AssertionError("status fitted a map")
+
+    monkeypatch.setattr(BoundaryMap, "__init__", no_fit)
     facts = json.loads(json.dumps(status_of(loose, made)))
     assert (facts["trials"], facts["finished"], facts["boundary"]["most"]) == (64, 64, 100)
     assert facts["boundary"]["reason"] == "known"
     volumes = facts["boundary"]["misclassified_volume"]
-    assert list(volumes) == ["8", "16", "24", "32", "40", "48", "56", "64"]
-    assert volumes["64"] < volumes["8"]
+    assert list(volumes) == ["56", "60", "64"]
+    assert {56: volumes["56"], 64: volumes["64"]} == pytest.approx({n: fitted[n] for n in (56, 64)})
     assert facts["boundary"]["volume_in_words"].endswith(" at 64 trials; aims at 0.3")
 
+    other = study(search=Boundary(trials=100, tolerance=0.2, width=3.0))  # of which nothing was recorded
+    assert status_of(other, made)["boundary"]["reason"] is None
     some = ledger(tmp_path, study(), 10)
     facts = status_of(study(), some)
     assert facts["trials"] == 64
     assert facts["boundary"]["reason"] is None
-    assert facts["boundary"]["volume_in_words"].endswith(" at 10 of at most 64 trials; aims at 0.03")
+    assert facts["boundary"]["volume_in_words"] == "not known yet; aims at 0.03"
     from rich.console import Console
 
     sink = io.StringIO()
     Console(file=sink, width=200).print(status_text(facts))
     assert "edges: 10/64 trials, idle" in sink.getvalue()
     assert "not decided yet: 10 of at most 64 trials are finished" in sink.getvalue()
+
+
+def test_status_loads_nothing_that_takes_seconds() -> None:
+    code = "import sys, isoloss.report.status; print([m for m in ('optuna', 'scipy', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_plan_counts_at_most_so_many_trials(made: Ledger, tmp_path: Path) -> None:

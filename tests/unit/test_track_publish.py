@@ -72,6 +72,16 @@ def test_publishing_twice_adds_nothing(tmp_path: Path, uri: str) -> None:
     assert len([key for key in tags if key.startswith("mlflow.sharedViewState.")]) == 3
 
 
+def test_an_axis_longer_than_a_param_keeps_its_study_one_run(tmp_path: Path, uri: str) -> None:
+    rates = Choice(*(1e-3 + 1e-6 * i for i in range(1, 1000)))
+    long, ledger = study(axes={"optimizer.learning_rate": rates}), Ledger(tmp_path / "ledger")
+    ledger.open(long, {"device": "cpu"})
+    assert publish(long, ledger, uri).run_id == publish(long, ledger, uri).run_id
+    kept = runs_by_name(uri)["spamlang-rank"].data.params["space/optimizer.learning_rate"]
+    assert kept.startswith("0.001001, 0.001002, ")
+    assert (len(kept), kept[-1]) == (6000, "…")
+
+
 def test_a_run_left_half_written_is_completed(tmp_path: Path, uri: str) -> None:
     ledger, of = filled(tmp_path / "ledger"), study()
     mirror = Mirror(connect(uri), of, ledger, uri)
@@ -161,6 +171,7 @@ def test_other_numbers_under_the_same_key_replace_the_run(tmp_path: Path, uri: s
     old = runs_by_name(uri)["t0000"].info.run_id
     _, trial = next(iter(of.trials()))
     made = result(trial)
+    ledger.store.delete(f"results/{trial.key}.arrow")  # as a person might; the ledger itself keeps the first result
     ledger.finish(type(made)(made.key, made.trial, made.curve, made.series, {**made.machine, "seconds": 9.0}))
     assert publish(of, ledger, uri).written == 1
     run = runs_by_name(uri)["t0000"]

@@ -14,6 +14,7 @@ import torch
 
 from isoloss import AdamW, Decoder, Evaluation, Linear, LowRank, Outcome, SpamLang, Steps, Stop, Verdict
 from isoloss import WarmupStableDecay as Schedule
+from isoloss.errors import UsageError
 from isoloss.result import Result
 from isoloss.study import Trial
 from isoloss.train.loop import train
@@ -111,6 +112,18 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only() -> None:
     assert state["key"] == trial().key
     assert state["step"] == 5
     assert state["curve"]["step"] == [0, 1, 2, 4]
+
+
+def test_a_checkpoint_of_another_version_is_not_used() -> None:
+    checkpoints: list[bytes] = []
+    whole = train(trial(), Settings(checkpoint_seconds=0), save=checkpoints.append)
+    state = torch.load(io.BytesIO(checkpoints[4]), weights_only=True)
+    del state["format"]
+    other = io.BytesIO()
+    torch.save(state, other)
+    again = train(trial(), Settings(), checkpoint=other.getvalue())
+    assert again.machine["resumed_at"] == 0
+    assert numbers(again) == numbers(whole)
 
 
 def test_the_series_beside_the_loss_are_those_of_the_updates_between() -> None:
@@ -237,5 +250,5 @@ def test_a_compiled_model_trains_as_an_eager_one() -> None:
 
 
 def test_a_batch_that_the_workers_cannot_share_evenly_is_refused() -> None:
-    with pytest.raises(ValueError, match="8 sequences is not divisible by 3 workers"):
+    with pytest.raises(UsageError, match="8 sequences is not divisible by 3 workers"):
         train(trial(), Settings(), Workers(rank=0, count=3))

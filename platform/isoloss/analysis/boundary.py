@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,9 @@ from isoloss.run.members import history, members
 from isoloss.search import boundary_plan, parameters
 from isoloss.search.boundary import stopping
 from isoloss.search.boundary.band import End, bands
+from isoloss.search.boundary.course import Check, Course
 from isoloss.search.boundary.map import BoundaryMap, Seen
 from isoloss.search.boundary.sampler import FIT_ERRORS, starting_trials
-from isoloss.search.boundary.stopping import Check
 from isoloss.study import Study
 
 LEVELS = (0.5, 0.9)
@@ -39,25 +39,6 @@ MOST_CHECKS = 10
 END_COLUMNS = ("", "_from", "_to", "_bound", "_is_bound", "_fringe")
 COLUMNS = ("level", "closed", "islands", *(f"{end}{column}" for end in ("lowest", "highest") for column in END_COLUMNS))
 """The columns of ``boundary_table`` beside the other axes."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """How a boundary search went: its trials, at most ``most`` of them, the checks on the way, and why it stopped.
-
-    ``reason`` is ``spent`` when as many trials as it may have are finished; None while the search goes on.
-    """
-
-    finished: int
-    claimed: int
-    most: int
-    checks: tuple[Check, ...]
-    reason: Literal["known", "limited by noise", "spent"] | None
-
-    @property
-    def total(self) -> int:
-        """How many trials the search will have, as far as is known now."""
-        return self.most if self.reason is None else self.claimed
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ def curves_table(study: Study, ledger: Ledger, trials: pd.DataFrame) -> pd.DataF
     trained = {trial.key: trial for _, _, trial in members(study, ledger.claims())}
     about = ["key", *study.axes, "replicate"]
     frames = []
-    for row in trials[about].to_dict("records"):
-        result = ledger.result(row["key"])
+    for row, result in zip(trials[about].to_dict("records"), ledger.results(trials["key"]), strict=True):
         curve, trial = result.curve, trained[row["key"]]
         points: dict[str, Any] = {
             **row,

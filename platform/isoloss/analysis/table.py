@@ -67,10 +67,11 @@ def _of_probes(trial: Trial, result: Result) -> dict[str, Any]:
 def trials_table(study: Study, ledger: Ledger) -> pd.DataFrame:
     """Return the rows of every finished trial, ordered by cell and replicate: the same whatever order they ran in."""
     done = ledger.finished()
+    finished = [(cell, trial) for _, cell, trial in members(study, ledger.claims()) if trial.key in done]
+    results = ledger.results(trial.key for _, trial in finished)
     rows = [
-        (canonical_json(cell), row(study, cell, trial, ledger.result(trial.key)))
-        for _, cell, trial in members(study, ledger.claims())
-        if trial.key in done
+        (canonical_json(cell), row(study, cell, trial, result))
+        for (cell, trial), result in zip(finished, results, strict=True)
     ]
     rows.sort(key=lambda item: (item[1]["replicate"], item[0]))
     columns = None if rows else ["key", *study.axes, "replicate", "outcome"]

@@ -15,6 +15,11 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class _Head(Part):
     """What every head tells of its size; as written, that of one V x M matrix."""
 
+    @property
+    def couples_tokens(self) -> bool:
+        """Whether a token's gradient depends on which others are in its batch."""
+        return False
+
     def check(self, vocab_size: int, width: int) -> None:
         """Raise ValueError when the head cannot stand on a model of this vocabulary and width."""
 
@@ -228,6 +233,10 @@ class Experts(_Head):
     active: Annotated[int, Field(ge=2)] = 2
     balance: Annotated[float, Field(ge=0)] = 0.01
 
+    @property
+    def couples_tokens(self) -> bool:
+        return self.balance > 0
+
     def check(self, vocab_size: int, width: int) -> None:
         if self.active > self.experts:
             raise ValueError(f"head.active must be at most head.experts = {self.experts}, not {self.active}")
@@ -249,6 +258,10 @@ class BackwardRank(_Ranked):
     """
 
     kind: Literal["backward_rank"] = "backward_rank"
+
+    @property
+    def couples_tokens(self) -> bool:
+        return True
 
     def parameters(self, vocab_size: int, width: int) -> int:
         return vocab_size * width

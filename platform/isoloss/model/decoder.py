@@ -82,7 +82,9 @@ class LanguageModel(nn.Module):
         self.head = build_head(trial.head, task.vocab_size, config, self.embedding)
         rotation_2TC = rotary(task.positions, config.width // config.attention_heads, config.rope_theta)
         self.register_buffer("rotation_2TC", rotation_2TC, persistent=False)
-        self._initialise(trial)
+        for name, parameter in self.named_parameters():
+            if not parameter.is_meta:  # else it is drawn where it gets its memory
+                self.draw(trial, name, parameter)
 
     def forward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return what training minimises, summed over the scored positions; a scalar, float32."""
@@ -103,21 +105,21 @@ class LanguageModel(nn.Module):
         return out_BTM
 
     @torch.no_grad()
-    def _initialise(self, trial: Trial) -> None:
-        """Draw N(0, initial_std), narrower by sqrt(2 depth) where a block adds to the residual stream (GPT-2)."""
-        std = trial.model.initial_std
-        for name, parameter in self.named_parameters():
-            scale: float | None = std
-            if name.startswith("head."):
-                scale = self.head.initial_scale(name.removeprefix("head."))
-            elif parameter.ndim == 1:
-                scale = None
-            if scale is None:  # norms keep their ones
-                continue
-            if name.endswith(("attention.out.weight", "mlp.out.weight")):
-                scale = std / (2 * trial.model.depth) ** 0.5
+    def draw(self, trial: Trial, name: str, out: Tensor) -> None:
+        """Fill ``out``, on the CPU, with the initial value of the parameter of this name, unless that starts as built.
+
+        It is N(0, initial_std), narrower by sqrt(2 depth) where a block adds to the residual stream (GPT-2).
+        """
+        scale: float | None = trial.model.initial_std
+        if name.startswith("head."):
+            scale = self.head.initial_scale(name.removeprefix("head."))
+        elif out.ndim == 1:  # norms keep their ones
+            scale = None
+        elif name.endswith(("attention.out.weight", "mlp.out.weight")):
+            scale = trial.model.initial_std / (2 * trial.model.depth) ** 0.5
+        if scale is not None:
             generator = torch.Generator().manual_seed(trial.stream("init", name))
-            parameter.normal_(0.0, scale, generator=generator)
+            out.normal_(0.0, scale, generator=generator)
 
 
 def rotary(positions: int, head_width: int, theta: float) -> Tensor:

@@ -104,6 +104,10 @@ class PublicModel:
         return spelling
 
 
+NO_CODE = {"trust_remote_code": False}
+"""A model's own Python is not run, and nobody is asked whether it may."""
+
+
 def load_model(name: str, revision: str = "main", dtype: str = "float32", device: str = "cpu") -> PublicModel:
     """Return a model from a folder that ``save_pretrained`` wrote, or by its name from the Hugging Face hub.
 
@@ -116,7 +120,7 @@ def load_model(name: str, revision: str = "main", dtype: str = "float32", device
     source = str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
     try:
         network, loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, dtype=getattr(torch, dtype), output_loading_info=True
+            source, revision=revision, dtype=getattr(torch, dtype), output_loading_info=True, **NO_CODE
         )
     except Exception as error:  # of transformers or any library below it: to the user all mean the same
         raise ProbeError(
@@ -132,7 +136,7 @@ def load_model(name: str, revision: str = "main", dtype: str = "float32", device
     if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
         raise ProbeError(f"{name!r} has no output embedding of floating-point numbers, but {type(head).__name__}")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, **NO_CODE)
     except Exception as error:  # as above
         raise ProbeError(f"cannot load the tokenizer of {name!r}: {_words(error)}") from None
     longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)

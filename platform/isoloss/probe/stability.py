@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from isoloss.model.decoder import Attention, LanguageModel, rotate
+from isoloss.model.sharded import whole
 from isoloss.tasks.base import UNSCORED
 
 CHUNK_BYTES = 2**24
@@ -76,7 +77,7 @@ def root_mean_squares(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, float]
     for name, tensor in tensors:
         group = group_of(name)
         numbers[group] += tensor.numel()
-        squares[group] += [part.double().square().sum() for part in tensor.flatten().split(NUMBERS_AT_ONCE)]
+        squares[group] += [part.double().square().sum() for part in whole(tensor).flatten().split(NUMBERS_AT_ONCE)]
     # All leave the device at once: each transfer waits for it.
     mean_squares = torch.stack([torch.stack(squares[group]).sum() / numbers[group] for group in squares])
     return dict(zip(squares, mean_squares.sqrt().tolist(), strict=True))

@@ -12,7 +12,8 @@ from isoloss.analysis.boundary import LEVELS
 from isoloss.config.search import Boundary
 from isoloss.report import words
 from isoloss.report.boundary_drawing import Drawing, Line, Panel
-from isoloss.report.boundary_words import MOST_SEEDS, probability, share
+from isoloss.report.boundary_words import MOST_SEEDS, probability
+from isoloss.report.course_words import share
 from isoloss.report.figures import BAR, FONT, WIDTH, Ticks, safe
 from isoloss.report.marks import MARKS
 

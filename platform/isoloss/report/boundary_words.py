@@ -8,12 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from isoloss.analysis.boundary import LEVELS, Course, Findings, others_of
+from isoloss.analysis.boundary import LEVELS, Findings, others_of
 from isoloss.analysis.sensitivity import LEARNING_RATE
 from isoloss.analysis.surface import records
 from isoloss.config.axes import Span
 from isoloss.config.search import Boundary
 from isoloss.report import words
+from isoloss.report.course_words import share, why_stopped
 from isoloss.study import Study
 
 MOST_LINES = 40
@@ -25,11 +26,6 @@ PROBABLY_CLOSED = 0.1
 """From this probability on, it is said of an open band that it may be closed."""
 
 MOST_SEEDS = f"{LEVELS[1]:.0%}"
-
-
-def share(value: float) -> str:
-    """Return a volume or a probability with two significant digits."""
-    return f"{value:.2g}"
 
 
 def probability(value: float) -> str:
@@ -107,33 +103,6 @@ def how_read() -> str:
         f"converges where half of the seeds do; the fringe is the distance over which their share falls from "
         f"{MOST_SEEDS} to 10%."
     )
-
-
-def volume_in_words(course: Course, search: Boundary, most: int | None = None) -> str:
-    """Return how the share of the space that the map is expected to have wrong fell, at the last ``most`` checks."""
-    if not course.checks:
-        return f"not known yet; aims at {search.tolerance:g}"
-    checks = course.checks if most is None else course.checks[-most:]
-    falls = ", ".join(f"{share(check.error_volume)} at {check.trials}" for check in checks)
-    of = "" if course.reason is not None else f" of at most {course.most}"
-    return f"{falls}{of} trials; aims at {search.tolerance:g}"
-
-
-def why_stopped(course: Course, search: Boundary) -> str:
-    """Return why a search stopped, or that it has not."""
-    if course.reason == "known":
-        return (
-            f"the map is known: at three checks in a row, the share expected to be wrong was at most "
-            f"{search.tolerance:g} and the median width of the ends' intervals at most {search.width:g}"
-        )
-    if course.reason == "limited by noise":
-        return (
-            "limited by noise: at three checks in a row, twice as many trials as before had not lowered what is still "
-            "too high (the share expected to be wrong, else the width of the ends' intervals) by a fifth"
-        )
-    if course.reason == "spent":
-        return f"the budget of {course.most} trials is spent"
-    return f"not decided yet: {course.finished} of at most {course.most} trials are finished"
 
 
 def summary(found: Findings, search: Boundary) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Group
@@ -10,8 +11,10 @@ from rich.table import Table
 
 from isoloss.config.search import Boundary
 from isoloss.outcome import Outcome
+from isoloss.report.course_words import volume_in_words, why_stopped
 from isoloss.run.ledger import Ledger
 from isoloss.run.members import members
+from isoloss.search.boundary.course import Course
 from isoloss.search.plan import plan
 from isoloss.study import Study
 
@@ -21,10 +24,10 @@ def status_of(study: Study, ledger: Ledger) -> dict[str, Any]:
     done = ledger.finished()
     claims = list(members(study, ledger.claims()))
     finished = [claim.key for claim, _, _ in claims if claim.key in done]
-    outcomes = Counter(str(study.verdict.judge(ledger.result(key).curve)) for key in finished)
+    outcomes = Counter(str(study.verdict.judge(result.curve)) for result in ledger.results(finished))
     unfinished = ledger.unfinished()
     open_keys = [claim.key for claim, _, _ in claims if claim.key not in done]
-    boundary = _boundary(study, ledger)
+    boundary = _boundary(study, ledger, len(finished), len(claims))
     return {
         "study": study.name,
         "question": study.question,
@@ -39,16 +42,13 @@ def status_of(study: Study, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _boundary(study: Study, ledger: Ledger) -> dict[str, Any]:
-    """Return how a boundary search went; nothing for other searches."""
+def _boundary(study: Study, ledger: Ledger, finished: int, claimed: int) -> dict[str, Any]:
+    """Return how a boundary search went, as its driver recorded it; nothing for other searches."""
     search = study.search
     if not isinstance(search, Boundary):
         return {}
-    # Optuna and scipy take a second to load: only these studies pay for them.
-    from isoloss.analysis.boundary import course
-    from isoloss.report.boundary_words import volume_in_words, why_stopped
-
-    found = course(study, ledger)
+    recorded = ledger.course(study) or Course(finished, claimed, search.trials, (), None)
+    found = replace(recorded, finished=finished, claimed=claimed)
     return {
         "total": found.total,
         "most": found.most,

@@ -120,8 +120,7 @@ def _ran(study: Study, ledger: Ledger, trials: pd.DataFrame) -> list[Ran]:
     from isoloss.report.provenance import Ran
 
     of_key = {trial.key: trial for _, _, trial in members(study, ledger.claims())}
-    results = (ledger.result(key) for key in trials["key"])
-    return [Ran(of_key[result.key], result.curve, result.machine) for result in results]
+    return [Ran(of_key[result.key], result.curve, result.machine) for result in ledger.results(trials["key"])]
 
 
 def _boundary(

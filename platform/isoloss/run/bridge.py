@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from isoloss.run.book import Book
+from isoloss.run.mailbox import PAUSED
 
 
 class Bridge(Searcher):
-    """Turns claims into Tune's suggestions. It has no metric: a report without one would end Tune's experiment."""
+    """Turns claims into Tune's suggestions, as many at a time as there is ``room`` for, until ``stopping``.
 
-    def __init__(self, book: Book) -> None:
+    It has no metric: a report without one would end Tune's experiment.
+    """
+
+    def __init__(self, book: Book, room: Callable[[], int], stopping: Callable[[], bool]) -> None:
         super().__init__()
-        self.book = book
+        self.book, self.room, self.stopping = book, room, stopping
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self.stopping():
+            return str(Searcher.FINISHED)
+        if len(self.book.running) >= self.room():
+            return None  # Tune asks again
         order = self.book.next(trial_id)
         if order is None:
             return str(Searcher.FINISHED)
@@ -24,7 +33,8 @@ class Bridge(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         if not error:  # of errors the driver's callback knows the reason
-            self.book.ended(trial_id, (result or {}).get("state"), (result or {}).get("reason", ""))
+            state = (result or {}).get("state")
+            self.book.ended(trial_id, None if state == PAUSED else state, (result or {}).get("reason", ""))
 
     # Tune pickles and saves its searcher to restore experiments; ours are never restored: the ledger holds it all.
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_DELIVERIES = 3
-"""Times that a trial is handed to workers before it is given up as lost."""
+"""Times in a row that a trial is handed to workers that die without bringing it on, before it is given up as lost."""
 
 STOP = "stop"
+
+PAUSED = "paused"
+"""State of a job that was stopped, its state saved, since the whole run is ending."""
 
 
 @dataclass
@@ -22,26 +25,34 @@ class News:
     reason: str = ""
     placement: str = ""
     """The placement group that the slot's workers hold, in hexadecimal."""
+    node: str = ""
+    """Where rank 0 runs."""
+    deliveries: int = 0
+    """Times that the job was handed to workers."""
 
 
 class Mailbox:
     """Holds the job that a slot wants trained. Run as an asyncio Ray actor: each wait leaves it free to answer others.
 
-    States of a job that ended: ``finished`` (its result is in the ledger), ``out_of_memory``, ``lost``.
+    States of a job that ended: ``finished`` (its result is in the ledger), ``out_of_memory``, ``lost``, ``paused``.
     """
 
     def __init__(self) -> None:
         self._job: dict[str, Any] | None = None
-        self._deliveries = 0
-        self._stopping = False
+        self._deliveries = self._in_vain = 0
+        self._farthest = -1  # the last step of the job's curve that was ever reported
+        self._stopping = self._pausing = False
         self._error = ""
         self._news = News()
-        self._placement = ""
+        self._placement = self._node = ""
         self._changed = asyncio.Condition()
 
     async def put(self, job: dict[str, Any]) -> None:
         """Offer a job to the workers; called by the slot, one job at a time."""
-        self._job, self._deliveries, self._error, self._news = job, 0, "", News()
+        self._job, self._deliveries, self._in_vain, self._farthest = job, 0, 0, -1
+        self._error, self._news = "", News()
+        if self._pausing:
+            await self._end(PAUSED, "")
         await self._wake()
 
     async def stop(self) -> None:
@@ -49,36 +60,57 @@ class Mailbox:
         self._stopping = True
         await self._wake()
 
-    async def placed(self, placement: str) -> None:
-        """Take note of the placement group that the workers hold."""
-        self._placement = placement
+    async def pause(self) -> None:
+        """Ask for the job to be stopped at a checkpoint, and hand out no other."""
+        self._pausing = True
+        if not self._deliveries:
+            await self._end(PAUSED, "")
+        await self._wake()
+
+    async def pausing(self) -> bool:
+        """Return True once a pause was asked for, and never before."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._pausing)
+        return True
+
+    async def placed(self, placement: str, node: str = "") -> None:
+        """Take note of the placement group that the workers hold, and of the address of rank 0's node."""
+        self._placement, self._node = placement, node
 
     async def next(self, timeout_s: float) -> dict[str, Any] | str | None:
-        """Return the job, ``STOP``, or None after ``timeout_s`` without either; called by rank 0 when it is free.
+        """Return the job, ``STOP``, or None when the job was given up; called by rank 0 when it is free.
 
+        ``STOP`` also comes after ``timeout_s`` without a job: idle workers leave what they hold to others.
         Rank 0 asks only when it trains nothing, so a job that it asks for again was lost with its process.
         """
-        await self._until(lambda: self._stopping or self._open(), timeout_s)
-        if self._stopping:
+        await self._until(lambda: self._stopping or self._pausing or self._open(), timeout_s)
+        if self._pausing:
+            await self._end(PAUSED, "")
+        if self._stopping or not self._open():
             return STOP
-        if not self._open():
-            return None
-        if self._deliveries == MOST_DELIVERIES:
+        if self._in_vain == MOST_DELIVERIES:
             reason = self._error or "its workers died without saying why"
             await self._end("lost", f"given up after {MOST_DELIVERIES} deliveries: {reason}")
             return None
         self._deliveries += 1
+        self._in_vain += 1
         return self._job
 
     async def points(self, key: str, points: list[dict[str, Any]]) -> None:
         """Take new points of the curve of the job ``key``."""
         if self._job is not None and self._job["key"] == key:
             self._news.points += points
+            if points and points[-1]["step"] > self._farthest:
+                self._farthest, self._in_vain = points[-1]["step"], 0
             await self._wake()
 
     async def finished(self, key: str) -> None:
         """Take note that the result of ``key`` is in the ledger."""
         await self._end("finished", "", key)
+
+    async def paused(self, key: str) -> None:
+        """Take note that ``key`` was stopped and that what it needs to go on is in the ledger."""
+        await self._end(PAUSED, "", key)
 
     async def failed(self, key: str, state: str, reason: str) -> None:
         """Take note of an error; out of memory ends the job, anything else lets it be delivered again."""
@@ -90,7 +122,7 @@ class Mailbox:
         """Return and forget what happened, waiting up to ``timeout_s`` for something to happen; called by the slot."""
         await self._until(lambda: self._news.state is not None, timeout_s)
         news, self._news = self._news, News(state=self._news.state, reason=self._news.reason)
-        news.placement = self._placement
+        news.placement, news.node, news.deliveries = self._placement, self._node, self._deliveries
         return news
 
     def _open(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from isoloss.config.axes import Choice
@@ -17,19 +18,35 @@ def members(study: Study, claims: list[Claim]) -> Iterator[tuple[Claim, dict[str
 
     A claim from an earlier definition (another budget, a dropped axis value) belongs to no cell and is left out.
     """
-    grid = {trial.key: (cell, trial) for cell, trial in study.trials()} if isinstance(study.search, Grid) else None
+    membership = Membership(study)
     for claim in claims:
-        found = grid.get(claim.key) if grid is not None else _resolve(study, claim)
+        found = membership.find(claim)
         if found is not None:
             yield claim, *found
+
+
+class Membership:
+    """Tells the cell and the trial of a claim at a time; see ``members``."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+
+    def find(self, claim: Claim) -> tuple[dict[str, Any], Trial] | None:
+        """Return cell and trial of a claim, None where the study would not make it."""
+        return self._grid.get(claim.key) if isinstance(self._study.search, Grid) else _resolve(self._study, claim)
+
+    @cached_property
+    def _grid(self) -> dict[str, tuple[dict[str, Any], Trial]]:
+        return {trial.key: (cell, trial) for cell, trial in self._study.trials()}
 
 
 def history(study: Study, ledger: Ledger) -> list[tuple[dict[str, Any], Curve | None, bool]]:
     """Return (cell, curve or None, whether it was given up) of every claim of the study, in the order of claims."""
     done, given_up = ledger.finished(), ledger.unfinished()
+    found = list(members(study, ledger.claims()))
+    results = ledger.results([claim.key for claim, _, _ in found if claim.key in done])
     return [
-        (cell, ledger.result(trial.key).curve if trial.key in done else None, trial.key in given_up)
-        for _, cell, trial in members(study, ledger.claims())
+        (cell, next(results).curve if claim.key in done else None, claim.key in given_up) for claim, cell, _ in found
     ]
 
 

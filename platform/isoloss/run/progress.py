@@ -24,6 +24,8 @@ STYLE = {
     Outcome.NONFINITE: "magenta",
 }
 
+REDRAWS_A_SECOND = 4
+
 
 class Progress:
     """Watches a study's trials and, where the console is a terminal, draws them; elsewhere it stays silent.
@@ -39,10 +41,12 @@ class Progress:
         self.first_running: float | None = None
         self.points: dict[str, dict[str, Any]] = {}  # the last point of each running trial, by key
         self.live: Live | None = None
+        self.drawn = 0.0
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:
-            self.live = Live(Text("starting Ray and the slots …"), console=self.console, refresh_per_second=4)
+            waiting = Text("starting Ray and the slots …")
+            self.live = Live(waiting, console=self.console, refresh_per_second=REDRAWS_A_SECOND)
             self.live.start()
         return self
 
@@ -63,14 +67,16 @@ class Progress:
         self.spent += self.expected.get(key, self.typical)
 
     def tick(self, book: Book) -> None:
-        """Redraw from the book."""
-        if self.live is not None:
+        """Redraw from the book, as often as it can be seen."""
+        now = time.monotonic()
+        if self.live is not None and now - self.drawn >= 1 / REDRAWS_A_SECOND:
             self.live.update(self._view(book))
+            self.drawn = now
 
     def _view(self, book: Book) -> Group:
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            f"[bold]{book.study.name}[/bold]",
+            Text(book.study.name, "bold"),
             ProgressBar(total=max(book.plan.total, 1), completed=book.done, width=40),
             f"{book.done}/{book.plan.total} trials, {len(book.running)} running",
             f"{_clock(time.monotonic() - self.started)} gone, {self._left(book)} left",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import threading
 import uuid
 from typing import Any
@@ -10,7 +11,8 @@ import ray
 from ray import tune
 
 from isoloss.run.mailbox import Mailbox
-from isoloss.run.settings import RunSettings
+from isoloss.run.settings import SLOT_CPUS, RunSettings
+from isoloss.run.store import open_store
 
 NEWS_SECONDS = 1.0
 """How often a running trial is heard of."""
@@ -29,15 +31,24 @@ class Slot(tune.Trainable):
     the trial ended.
     """
 
-    def setup(self, config: dict[str, Any], settings: str, ledger: str, storage: str) -> None:
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        return tune.PlacementGroupFactory([{"CPU": SLOT_CPUS}])
+
+    def setup(self, config: dict[str, Any], settings: str, ledger: str) -> None:
         self.settings = RunSettings.model_validate_json(settings)
-        self.ledger, self.storage = ledger, storage
+        self.ledger = ledger
+        # By this name people find the slot in Ray's dashboard: the slot itself, its mailbox and its workers' run.
+        self.name = f"{posixpath.basename(ledger.partition('?')[0])}-slot-{uuid.uuid4().hex[:8]}"
         self.thread: threading.Thread | None = None
         self.given = False
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.given = False
         return True
+
+    def __repr__(self) -> str:  # Ray asks once, when the actor is made
+        return f"Slot({self.name})"
 
     def step(self) -> dict[str, Any]:
         if self.thread is None:
@@ -48,10 +59,12 @@ class Slot(tune.Trainable):
             self.given = True
         news = ray.get(self.mailbox.news.remote(NEWS_SECONDS))
         if news.state is None and self.thread is not None and not self.thread.is_alive():
-            raise RuntimeError(f"the slot's worker group ended: {self.error}")
+            if self.error is not None:
+                raise RuntimeError(f"the slot's worker group ended: {self.error}")
+            self.thread, self.given = None, False  # idle workers had left before the job came: others take it
         if news.state is not None and self.settings.isolation == "fresh":
             self._stop_group()
-        return {**vars(news), "mailbox": self.mailbox_name, "done": news.state is not None}
+        return {**vars(news), "slot": self.name, "mailbox": self.mailbox_name, "done": news.state is not None}
 
     def cleanup(self) -> None:
         self._stop_group()
@@ -61,8 +74,9 @@ class Slot(tune.Trainable):
         from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
+        store = open_store(self.ledger)
         self.error: BaseException | None = None
-        self.mailbox_name = f"mailbox-{uuid.uuid4().hex}"
+        self.mailbox_name = f"{self.name}-mailbox-{uuid.uuid4().hex[:8]}"
         self.mailbox = ray.remote(num_cpus=0)(Mailbox).options(name=self.mailbox_name).remote()
         trainer = TorchTrainer(
             _work,
@@ -75,10 +89,12 @@ class Slot(tune.Trainable):
                 num_workers=self.settings.workers_per_slot,
                 use_gpu=self.settings.train.device == "cuda",
                 resources_per_worker=self.settings.worker_resources,
+                placement_strategy=self.settings.placement_strategy,
             ),
             run_config=RunConfig(
-                name=f"slot-{self.trial_id}",
-                storage_path=self.storage,
+                name=f"{self.name}-{self.trial_id}",
+                storage_path=store.scratch,
+                storage_filesystem=store.filesystem,
                 failure_config=FailureConfig(max_failures=GROUP_FAILURES, controller_failure_limit=GROUP_FAILURES),
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),

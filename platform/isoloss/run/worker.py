@@ -15,15 +15,18 @@ import torch
 from isoloss.run.ledger import Ledger
 from isoloss.run.mailbox import STOP
 from isoloss.study import Trial
-from isoloss.train.loop import train
+from isoloss.train.loop import Stopped, train
 from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
 
-IDLE_SECONDS = 20.0
-"""Longest wait for a job: the other ranks sit in a broadcast meanwhile, far below its timeout of 30 minutes."""
+IDLE_SECONDS = 10.0
+"""How long workers stay without a job: the other ranks sit in a broadcast meanwhile, whose timeout is 30 minutes."""
 
 REPORT_SECONDS = 0.5
 """Shortest time between two reports of a running trial's curve."""
+
+PAUSE_SECONDS = 0.5
+"""Time between two looks at whether the run is being stopped."""
 
 
 def work(config: dict[str, Any]) -> None:
@@ -34,14 +37,15 @@ def work(config: dict[str, Any]) -> None:
     prepare_process(settings)
     mailbox, ledger = config["mailbox"], Ledger(config["ledger"])
     if workers.rank == 0:
-        mailbox.placed.remote(ray.util.get_current_placement_group().id.hex())
+        mailbox.placed.remote(ray.util.get_current_placement_group().id.hex(), ray.util.get_node_ip_address())
+    pause = _Pause(mailbox)
     gc.freeze()  # what was imported stays; collecting it again after every trial would cost more than a small trial
     while True:
         job = workers.from_first(ray.get(mailbox.next.remote(IDLE_SECONDS)) if workers.rank == 0 else None)
         if job == STOP:
             return
         if job is not None:
-            _train_job(Trial.model_validate_json(job["trial"]), settings, workers, mailbox, ledger)
+            _train_job(Trial.model_validate_json(job["trial"]), settings, workers, mailbox, ledger, pause)
             gc.collect()
             if settings.device == "cuda":
                 torch.cuda.empty_cache()
@@ -56,7 +60,7 @@ def prepare_process(settings: Settings) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _train_job(trial: Trial, settings: Settings, workers: Workers, mailbox: Any, ledger: Ledger) -> None:
+def _train_job(trial: Trial, settings: Settings, workers: Workers, mailbox: Any, ledger: Ledger, pause: _Pause) -> None:
     first = workers.rank == 0
     try:
         # A process that died between writing the result and saying so leaves a finished trial behind.
@@ -66,15 +70,20 @@ def _train_job(trial: Trial, settings: Settings, workers: Workers, mailbox: Any,
                 trial,
                 settings,
                 workers,
-                checkpoint=workers.from_first(ledger.checkpoint(trial.key) if first else None),
+                checkpoint=ledger.checkpoint(trial.key) if first else None,
                 save=lambda data: ledger.save_checkpoint(trial.key, data),
                 report=reports.add,
+                stop=pause.asked,
             )
             if first:
                 reports.flush()
                 ledger.finish(result)
         if first:
             ray.get(mailbox.finished.remote(trial.key))
+    except Stopped:
+        if first:
+            reports.flush()
+            ray.get(mailbox.paused.remote(trial.key))
     except Exception as error:
         # The process must die, since CUDA and the process group may be broken: Train restarts the group.
         state = "out_of_memory" if _is_out_of_memory(error) else "lost"
@@ -84,6 +93,21 @@ def _train_job(trial: Trial, settings: Settings, workers: Workers, mailbox: Any,
 
 def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+class _Pause:
+    """Knows whether the mailbox wants the job stopped, without waiting for an answer."""
+
+    def __init__(self, mailbox: Any) -> None:
+        self.answer = mailbox.pausing.remote()  # comes when it is wanted
+        self.looked = time.monotonic()
+
+    def asked(self) -> bool:
+        now = time.monotonic()
+        if now - self.looked < PAUSE_SECONDS:
+            return False
+        self.looked = now
+        return bool(ray.wait([self.answer], timeout=0)[0]) and bool(ray.get(self.answer))
 
 
 class _Reports:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import optuna
@@ -17,10 +17,10 @@ from isoloss.outcome import Curve, Outcome
 from isoloss.result import Result
 from isoloss.search import parameters
 from isoloss.search.boundary import stopping
+from isoloss.search.boundary.course import Check, Course, Reason
 from isoloss.search.boundary.map import Seen
 from isoloss.search.boundary.sampler import FALLBACK, FIT_ERRORS, BoundarySampler
 from isoloss.search.boundary.space import Space
-from isoloss.search.boundary.stopping import Check, Reason
 from isoloss.search.plan import Proposal
 from isoloss.study import Study, Trial
 
@@ -152,6 +152,14 @@ class BoundaryPlan:
         trial = self.study.trial(cell, replicate)
         self._numbers[trial.key] = asked.number
         return cell, trial
+
+    def course(self) -> Course:
+        reason: Reason | Literal["spent"] | None = self.reason()
+        finished, claimed = len(self._finished), len(self._numbers)
+        if reason is None and finished == claimed >= self._most:
+            reason = "spent"
+        checks = tuple(sorted(self._checks.values(), key=lambda check: check.trials))
+        return Course(finished, claimed, self._most, checks, reason)
 
     def reason(self) -> Reason | None:
         """Return why the search has stopped, None while it goes on."""

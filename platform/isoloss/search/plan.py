@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from isoloss.config.search import Boundary, Grid, Optuna, Random
 from isoloss.errors import UsageError
 from isoloss.result import Result
+from isoloss.search.boundary.course import Course
 from isoloss.search.points import random_cells
 from isoloss.study import Study, Trial
 
@@ -41,6 +42,9 @@ class Plan(Protocol):
     def next(self) -> Proposal | None:
         """Return a trial that has not been claimed, or None when nothing more is to come."""
 
+    def course(self) -> Course | None:
+        """Return how the search went so far, None where its end is known beforehand."""
+
 
 class ListPlan:
     """A plan that is known beforehand: every trial of a list of cells, one replicate after another."""
@@ -63,6 +67,9 @@ class ListPlan:
 
     def next(self) -> Proposal | None:
         return next((proposal for proposal in self._left if proposal[1].key not in self._claimed), None)
+
+    def course(self) -> None:
+        return None
 
 
 def listed_trials(study: Study) -> list[Proposal]:

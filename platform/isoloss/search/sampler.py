@@ -78,6 +78,9 @@ class SamplerPlan:
             self._optuna.tell(asked, twin.value if known else None, state=None if known else TrialState.FAIL)
         return None
 
+    def course(self) -> None:
+        return None
+
 
 def _sampler(search: Optuna, seed: int) -> optuna.samplers.BaseSampler:
     names = [name for name in optuna.samplers.__all__ if name.endswith("Sampler") and name != "BaseSampler"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from isoloss.checkup import Check
 from isoloss.track.client import TrackError, artifact_root, connect, reason
 
 EXPERIMENT = "isoloss-doctor"
-"""Where the run is made; it stays in MLflow's trash."""
+"""Where the run is made; it stays in MLflow's trash. Of a server with accounts each user has another."""
 
 
 def check_tracking(tracking_uri: str) -> Check:
@@ -17,10 +19,12 @@ def check_tracking(tracking_uri: str) -> Check:
         return Check("mlflow", "failed", str(error))
     from mlflow.exceptions import MlflowException
 
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    name = EXPERIMENT if user is None else f"{EXPERIMENT}-{user}"
     try:
-        found = client.get_experiment_by_name(EXPERIMENT)
+        found = client.get_experiment_by_name(name)
         if found is None:
-            experiment = client.create_experiment(EXPERIMENT, artifact_root(tracking_uri, EXPERIMENT))
+            experiment = client.create_experiment(name, artifact_root(tracking_uri, name))
         else:
             experiment = found.experiment_id
             if found.lifecycle_stage == "deleted":

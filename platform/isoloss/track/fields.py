@@ -57,6 +57,9 @@ FINALS = (
 )  # fmt: skip
 """Metrics with one value, at step 0: MLflow draws bars only for those."""
 
+LONGEST_PARAM = 6000
+"""Characters that MLflow keeps of a param's value."""
+
 EXCESS_SHOWN = 1e-6
 """Excess loss in nats below which ``result/log10_capped_excess`` tells no differences: it may be 0 or negative."""
 
@@ -162,9 +165,11 @@ def study_params(study: Study) -> dict[str, str]:
 
 
 def _space(axis: Part) -> str:
-    if isinstance(axis, Choice):
-        return ", ".join(value_label(value) for value in axis.values)
-    return axis.label
+    if not isinstance(axis, Choice):
+        return axis.label
+    values = ", ".join(value_label(value) for value in axis.values)
+    # MLflow would cut it, and what comes back would look like another study's.
+    return values if len(values) <= LONGEST_PARAM else f"{values[: LONGEST_PARAM - 1]}…"
 
 
 def text(value: Any) -> str:

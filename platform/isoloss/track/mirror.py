@@ -7,7 +7,6 @@ point, and MLflow keeps one.
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import hashlib
 import os
@@ -15,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from isoloss.config.base import canonical_json
 from isoloss.outcome import Outcome
 from isoloss.run.ledger import Claim, Ledger
+from isoloss.run.store import HeldError, LedgerError
 from isoloss.study import Study, Trial
 from isoloss.track.client import BusyError, TrackError, artifact_root, reason
 from isoloss.track.fields import (
@@ -52,25 +52,17 @@ RETIRED = "retired"
 @contextmanager
 def sole_writer(ledger: Ledger, tracking_uri: str) -> Iterator[None]:
     """Hold the right to write this ledger's study to one MLflow; raises BusyError while another process has it."""
-    name = f"mlflow-{hashlib.sha256(tracking_uri.encode()).hexdigest()[:8]}.lock"
-    try:
-        lock: int | None = os.open(f"{ledger.root}/{name}", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:  # a folder that cannot be written, where no driver can be at work either
-        lock = None
-    try:
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        assert lock is not None
-        os.close(lock)
-        raise BusyError(
-            f"another process is writing this study to {tracking_uri}; what is missing there will follow from it"
-        ) from None
-    try:
+    held = ledger.store.hold(f"mlflow-{hashlib.sha256(tracking_uri.encode()).hexdigest()[:8]}")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held)
+        except HeldError:
+            raise BusyError(
+                f"another process is writing this study to {tracking_uri}; what is missing there will follow from it"
+            ) from None
+        except LedgerError:  # it can only be read, so that no driver can be at work either
+            pass
         yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 @dataclass

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from isoloss.config.search import Grid
 from isoloss.run.ledger import Claim, Ledger
-from isoloss.run.members import members
-from isoloss.study import Study, Trial
+from isoloss.run.members import Membership
+from isoloss.study import Study
 from isoloss.track.client import TrackError, connect, reason
 from isoloss.track.mirror import Mirror, sole_writer
 from isoloss.track.publish import Published
@@ -51,7 +50,7 @@ class Tracker:
         self._error = ""
         self._mirror: Mirror | None = None
         self._shown: set[str] = set()
-        self._grid: dict[str, tuple[dict[str, Any], Trial]] = {}
+        self._members = Membership(study)
         self._summed = 0.0
         self._cpu_s = 0.0
         self._thread = threading.Thread(target=self._work, name="isoloss-tracker", daemon=True)
@@ -157,13 +156,13 @@ class Tracker:
             raise TrackError(f"MLflow at {self._uri} took too long")
         if claim is None:
             claim = next((claim for claim in self._ledger.claims() if claim.key == key), None)
-        member = self._member(claim) if claim is not None else None
+        member = self._members.find(claim) if claim is not None else None
         if claim is not None and member is not None:
             mirror.settle(claim, *member)
             self._shown.add(key)
 
     def _show(self, mirror: Mirror, running: _Running) -> None:
-        member = self._member(running.claim)
+        member = self._members.find(running.claim)
         if member is None:
             return
         cell, trial = member
@@ -176,11 +175,3 @@ class Tracker:
             with self._wake:
                 running.rows = [*rows, *running.rows][-ROWS:]
             raise
-
-    def _member(self, claim: Claim) -> tuple[dict[str, Any], Trial] | None:
-        """The claim's cell and trial, or None where the study as it is defined now would not make it."""
-        if not isinstance(self._study.search, Grid):
-            return next(((cell, trial) for _, cell, trial in members(self._study, [claim])), None)
-        if not self._grid:  # once, since planning a large grid takes a second
-            self._grid = {trial.key: (cell, trial) for cell, trial in self._study.trials()}
-        return self._grid.get(claim.key)

@@ -7,7 +7,9 @@ documented, so a browser test opens these against the MLflow that is installed.
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +76,7 @@ def note(study: Study, experiment_id: str) -> str:
     links = "\n".join(f"- [{view.name}]({fragment(experiment_id, view)[1:]})" for view in views(study))
     return f"""# {study.name}
 
-{study.question}
+{_shown(study.question)}
 
 {links}
 
@@ -92,6 +94,11 @@ Maps, boundaries and their uncertainty are artifacts of the study's run.
 
 This page is written from the study's ledger and is rebuilt by `isoloss publish`.
 """
+
+
+def _shown(text: str) -> str:
+    """Return ``text`` so that Markdown shows it as it is."""
+    return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", html.escape(text, quote=False))
 
 
 def _range(axis: Any) -> str:

@@ -25,16 +25,13 @@ class Meter:
         self.units = int(held.unit_BT.max()) + 1
         self.tokens_U = torch.bincount(held.unit_BT[scored_BT], minlength=self.units).double()
         self.bytes_U, self.unigram_nats_U = held.bytes_U, held.unigram_nats_U
-        rows, positions = held.batch.inputs_BT.shape
-        part = share(rows, workers.rank, workers.count)
+        positions = held.batch.inputs_BT.shape[1]
+        own = _equal_share(held, workers)
         size = max(1, LOGITS_AT_ONCE // (vocab_size * positions))
         self.parts = [
             (Batch(inputs_BT, targets_BT), unit_BT)
             for inputs_BT, targets_BT, unit_BT in zip(
-                held.batch.inputs_BT[part].split(size),
-                held.batch.targets_BT[part].split(size),
-                held.unit_BT[part].split(size),
-                strict=True,
+                own.batch.inputs_BT.split(size), own.batch.targets_BT.split(size), own.unit_BT.split(size), strict=True
             )
         ]
         self.workers, self.device = workers, device
@@ -64,6 +61,20 @@ class Meter:
             "unigram_loss": above,
             "unigram_loss_error": above_error,
         }
+
+
+def _equal_share(held: HeldOut, workers: Workers) -> HeldOut:
+    """Return this worker's sequences, as many as every other's: where one is missing, one that is not scored.
+
+    Workers that share a model out must run it equally often.
+    """
+    (inputs_BT, targets_BT), unit_BT = held.batch, held.unit_BT
+    rows = len(inputs_BT)
+    part = share(rows, workers.rank, workers.count)
+    chosen_B = torch.arange(part.start, part.start + -(-rows // workers.count)).clamp(max=rows - 1)
+    missing_B = chosen_B >= part.stop
+    targets_BT = targets_BT[chosen_B].masked_fill(missing_B[:, None], UNSCORED)
+    return held._replace(batch=Batch(inputs_BT[chosen_B], targets_BT), unit_BT=unit_BT[chosen_B])
 
 
 def ratio(amount_U: Tensor, size_U: Tensor) -> tuple[float, float]:

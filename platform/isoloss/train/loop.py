@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Callable
@@ -17,42 +16,49 @@ from torch import Tensor, nn
 
 from isoloss import tasks
 from isoloss.model.decoder import LanguageModel
+from isoloss.model.sharded import release, sharded_model, whole
 from isoloss.outcome import Curve
 from isoloss.result import SERIES, TEXT_SERIES, Result
 from isoloss.study import Trial
 from isoloss.tasks.base import UNSCORED, Batch
+from isoloss.train.checkpoint import pack, unpack
 from isoloss.train.held_out import Meter
+from isoloss.train.looks import Looks
 from isoloss.train.prefetch import Prefetch
 from isoloss.train.probes import Prober
 from isoloss.train.settings import Settings
+from isoloss.train.shares import micro_batches
 from isoloss.train.workers import Workers
 
 CHECK_STEPS = 32
 """Updates between looks at the training series: each look waits for the device."""
 
 
+class Stopped(Exception):
+    """Training was asked to stop, and its state has been given to ``save``."""
+
+
 class Training:
     """The state of one trial in training: model, optimizer, step and the curve so far."""
 
     def __init__(self, trial: Trial, settings: Settings, workers: Workers) -> None:
-        if trial.batch_size % workers.count:
-            raise ValueError(
-                f"the batch of {trial.batch_size} sequences is not divisible by {workers.count} workers a slot"
-            )
+        self.micro_batches = micro_batches(trial, workers.count, settings.micro_batch)
         self.trial, self.settings, self.workers = trial, settings, workers
         self.device = torch.device(settings.device)
         self.data = tasks.load(trial, Path(settings.data) if settings.data else None)
         held, probes = self.data.held_out(), trial.evaluation.probes
         self.meter = Meter(held, trial.task.vocab_size, workers, self.device)
         self.prober = None if probes is None else Prober(probes, held, self.device)
+        self.bare_model = sharded_model(trial, self.device) if settings.shard else LanguageModel(trial).to(self.device)
         torch.manual_seed(trial.stream("training"))
-        self.bare_model = LanguageModel(trial).to(self.device)
         self.model: nn.Module = self.bare_model
         if settings.compile:
             torch.compiler.reset()  # else the ninth shape that a slot meets would silently run uncompiled
             self.model = torch.compile(self.model)  # type: ignore[assignment]
-        if workers.count > 1:
-            self.model = nn.parallel.DistributedDataParallel(self.model)
+        if workers.count > 1 and not settings.shard:
+            # DDP regroups gradients after its first update, unless it looks for unused ones. In another group, numbers
+            # of more than two workers are added in another order: resuming would not come to the same bytes.
+            self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=workers.count > 2)
         self.parameters = list(self.bare_model.parameters())
         self.optimizer = build_optimizer(trial, self.parameters)
         self.evaluate_after = set(trial.evaluation.steps(trial.steps))
@@ -76,22 +82,43 @@ class Training:
         self.learning_rate = trial.optimizer.learning_rate * trial.optimizer.schedule.factor(self.step, trial.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
-        with self._precision():
-            total = self.model(batch.inputs_BT, batch.targets_BT)
-        # Every worker holds equally many scored tokens, so the mean of their means is the batch's mean.
-        loss = total / (batch.targets_BT != UNSCORED).sum()
-        loss.backward()
+        loss = self._backward(batch)
         prober = self.prober if self.step + 1 in self.evaluate_after else None
         if prober is not None:
             prober.before_update(self.bare_model)
-        norm = nn.utils.clip_grad_norm_(self.parameters, trial.optimizer.clip_norm)
+        norm = whole(nn.utils.clip_grad_norm_(self.parameters, trial.optimizer.clip_norm))
         self.optimizer.step()
         if prober is not None:
             prober.after_update(self.bare_model)
         self.optimizer.zero_grad(set_to_none=True)
-        mean = self.workers.sum(loss.detach().clone()) / self.workers.count
-        self.pending.append(torch.stack([mean, norm]))
+        self.pending.append(torch.stack([loss, norm]))
         self.step += 1
+
+    def _backward(self, batch: Batch) -> Tensor:
+        """Add up the gradient of the batch's mean loss, over all workers, micro-batch by micro-batch; return the loss.
+
+        Every scored token of the batch weighs the same, wherever it is trained.
+        """
+        scored = self.workers.sum((batch.targets_BT != UNSCORED).sum())
+        losses = []
+        for number in range(self.micro_batches):
+            inputs_BT, targets_BT = batch.part(number, self.micro_batches)
+            with self._exchanging(last=number + 1 == self.micro_batches):
+                with self._precision():
+                    total = self.model(inputs_BT, targets_BT)
+                loss = total * self.workers.count / scored  # gradients of workers are averaged, not summed
+                loss.backward()
+            losses.append(loss.detach())
+        return self.workers.sum(torch.stack(losses).sum()) / self.workers.count
+
+    def _exchanging(self, last: bool) -> AbstractContextManager[Any]:
+        """Let workers that hold the whole model exchange gradients with the last micro-batch only.
+
+        Those that share a model out exchange them with each, since nobody has room for gradients of the whole model.
+        """
+        if last or not isinstance(self.model, nn.parallel.DistributedDataParallel):
+            return nullcontext()
+        return self.model.no_sync()
 
     def _batch(self, step: int) -> Batch:
         return self.data.train(step, self.workers.rank, self.workers.count)
@@ -125,6 +152,7 @@ class Training:
             return
         if self.prober is not None:
             point.update(self.prober.measure(self.bare_model))
+        release(self.bare_model)
         for name, series in self.curve.items():
             series.append(point.get(name))
         if self._far_above_initial():
@@ -169,33 +197,30 @@ class Training:
     # --- checkpoints
 
     def save(self) -> bytes:
-        """Return everything that the rest of the trial depends on. Data needs no state: it follows from the step."""
-        state = {
+        """Return everything that the rest of the trial depends on, on rank 0; every worker takes part.
+
+        Any number of workers can go on from it, sharded or not. Data needs no state: it follows from the step.
+        """
+        rest = {
             "key": self.trial.key,
             "step": self.step,
             "curve": self.curve,
             "pending": torch.stack(self.pending).cpu() if self.pending else torch.zeros(0, 2),
-            "model": self.bare_model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
         }
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        return buffer.getvalue()
+        return pack(self.bare_model, self.optimizer, rest, self.workers)
 
-    def restore(self, data: bytes) -> None:
-        """Continue from what ``save`` returned."""
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        if state["key"] != self.trial.key:
-            raise ValueError(f"the checkpoint is of trial {state['key']}, not of {self.trial.key}")
-        self.bare_model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.curve = state["step"], state["curve"]
-        self.pending = list(state["pending"].to(self.device))
-        torch.set_rng_state(state["generator"])
-        if state["cuda_generator"] is not None:
-            torch.cuda.set_rng_state(state["cuda_generator"])
+    def restore(self, data: bytes | None) -> None:
+        """Continue from what ``save`` returned, which rank 0 alone needs; from the start where that is None."""
+        rest = unpack(data, self.trial.key, self.bare_model, self.optimizer, self.workers)
+        if rest is None:
+            return
+        self.step, self.curve = rest["step"], rest["curve"]
+        self.pending = list(rest["pending"].to(self.device))
+        torch.set_rng_state(rest["generator"])
+        if rest["cuda_generator"] is not None:
+            torch.cuda.set_rng_state(rest["cuda_generator"])
 
 
 def build_optimizer(trial: Trial, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
@@ -218,20 +243,21 @@ def train(
     checkpoint: bytes | None = None,
     save: Callable[[bytes], None] = lambda data: None,
     report: Callable[[dict[str, Any]], None] = lambda point: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train one trial to its end and return its result; it never raises for diverging.
 
-    ``checkpoint`` is what an earlier ``save`` was given. On rank 0, ``save`` is called about every
-    ``settings.checkpoint_seconds`` and ``report`` with each new point of the curve.
-    Raises ValueError when the batch is not divisible by the number of workers.
+    ``checkpoint`` is what an earlier ``save`` was given, whatever the workers then; rank 0 alone needs it. On rank 0,
+    ``save`` is called about every ``settings.checkpoint_seconds`` and ``report`` with each new point of the curve;
+    ``stop`` is asked there, as often as ``Looks`` says. When it says so, all workers raise Stopped in the same update,
+    after saving what is new. Raises UsageError when the batch cannot be shared out (``micro_batches``).
     """
     started = time.monotonic()
     training = Training(trial, settings, workers)
-    if checkpoint is not None:
-        training.restore(checkpoint)
+    training.restore(checkpoint)
     resumed_at = training.step
     try:
-        saving, measuring = _run(training, settings, save, report)
+        saving, measuring = _run(training, settings, save, report, stop)
     finally:
         training.close()
     points = {name: tuple(series) for name, series in training.curve.items()}
@@ -239,6 +265,8 @@ def train(
     machine = {
         **settings.arithmetic,
         "workers": workers.count,
+        "micro_batch": settings.micro_batch,
+        "shard": settings.shard,
         "torch": torch.__version__,
         "hardware": torch.cuda.get_device_name() if settings.device == "cuda" else "cpu",
         "seconds": time.monotonic() - started,
@@ -250,12 +278,16 @@ def train(
 
 
 def _run(
-    training: Training, settings: Settings, save: Callable[[bytes], None], report: Callable[[dict[str, Any]], None]
+    training: Training,
+    settings: Settings,
+    save: Callable[[bytes], None],
+    report: Callable[[dict[str, Any]], None],
+    stop: Callable[[], bool],
 ) -> tuple[float, float]:
     """Train to the end; return the seconds that saving and measuring took."""
-    saved = time.monotonic()
     saving = measuring = 0.0
     resumed_at = training.step
+    looks = Looks(training.workers, settings.checkpoint_seconds, stop)
     while training.ended is None:
         measured = training.curve["step"][-1:] == [training.step]
         if training.step in training.evaluate_after and not measured:
@@ -265,15 +297,16 @@ def _run(
             if training.ended != "nonfinite" and training.workers.rank == 0:
                 report({name: series[-1] for name, series in training.curve.items()})
             continue
-        if (
-            training.workers.rank == 0
-            and training.step > resumed_at
-            and time.monotonic() - saved >= settings.checkpoint_seconds
-        ):
+        decision = looks()
+        if (decision.save or decision.stop) and training.step > resumed_at:
             begun = time.monotonic()
-            save(training.save())
-            saved = time.monotonic()
-            saving += saved - begun
+            state = training.save()
+            if training.workers.rank == 0:
+                save(state)
+            looks.has_saved()
+            saving += time.monotonic() - begun
+        if decision.stop:
+            raise Stopped
         training.update()
         if not training.finite():
             training.ended = "nonfinite"

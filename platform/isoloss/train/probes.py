@@ -14,6 +14,7 @@ from isoloss.config.parts import Probes
 from isoloss.model.decoder import LanguageModel
 from isoloss.model.heads.base import Head
 from isoloss.model.loss import TokenGradients
+from isoloss.model.sharded import head_gathered, whole
 from isoloss.probe import stability, updates
 from isoloss.probe.contexts import context_ids, unique_continuations
 from isoloss.probe.frequency import GROUPS, group_of_kinds
@@ -66,8 +67,12 @@ class Prober:
     @torch.no_grad()
     def measure(self, model: LanguageModel) -> dict[str, float]:
         """Return the finite values by their names in results; none of a model whose weights are not finite."""
-        if not all(bool(parameter.sum().isfinite()) for parameter in model.parameters()):
+        if not all(bool(whole(parameter.sum()).isfinite()) for parameter in model.parameters()):
             return {}
+        with head_gathered(model):
+            return self._measure(model)
+
+    def _measure(self, model: LanguageModel) -> dict[str, float]:
         inputs_BT, place_N = self.batch.inputs_BT.to(self.device), self.place_N.to(self.device)
         hidden_NM, targets_N = model.hidden(inputs_BT).flatten(0, 1)[place_N], self.targets_N.to(self.device)
         values = dict(self.of_update)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from isoloss.search.boundary.band import band
+from isoloss.search.boundary.course import Check, Reason
 from isoloss.search.boundary.map import BoundaryMap, Seen
 from isoloss.search.boundary.space import Space
 
@@ -27,19 +27,6 @@ PLACES = 12
 STALLED = 0.2
 """A volume that fell by less than this share while the trials doubled is held up by noise: even a mean of independent
 readings would have fallen by 0.29."""
-
-Reason = Literal["known", "limited by noise"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """What the first ``trials`` finished trials say: the expected misclassified share of the space, and the median
-    width of the 90 % intervals of the band's ends (None where no parameter was named, or no band is open).
-    """
-
-    trials: int
-    error_volume: float
-    width: float | None
 
 
 def check(space: Space, seen: Seen, along: str | None = None) -> Check:
