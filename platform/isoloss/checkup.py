@@ -44,6 +44,11 @@ def versions() -> dict[str, str]:
     return {"python": ".".join(map(str, sys.version_info[:3])), **{name: _version(name) for name in NAMED}}
 
 
+def without_build(version: str) -> str:
+    """Return a version without its build: 2.13.0+cpu and 2.13.0+cu130 are the same torch."""
+    return version.partition("+")[0]
+
+
 def check_packages(package: str = "isoloss") -> Check:
     """Say whether every package that ``package`` needs is here, in a version that it accepts."""
     try:

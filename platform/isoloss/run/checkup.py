@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from isoloss.checkup import NO_GPUS, Check, Gpus, check_gpus, find_gpus, versions
+from isoloss.checkup import NO_GPUS, Check, Gpus, check_gpus, find_gpus, versions, without_build
 from isoloss.run import cluster
 from isoloss.run.ports import check_dashboard, check_ports
 from isoloss.run.state import State
@@ -82,7 +82,7 @@ def judged(nodes: list[Node], here: Mapping[str, str], place: str) -> list[Check
         f"{node.name} has {name} {version}, not {here[name]}"
         for node in nodes
         for name, version in node.versions.items()
-        if name != "isoloss" and version != here[name]  # which travels with a job
+        if name != "isoloss" and without_build(version) != without_build(here[name])  # isoloss travels with a job
     ]
     blind = [node.name for node in nodes if not (node.reads and node.writes)]
     late = [

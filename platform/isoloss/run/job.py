@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from isoloss.checkup import versions
+from isoloss.checkup import versions, without_build
 from isoloss.errors import IsolossError, UsageError
 
 VERSIONS, SECRETS = "ISOLOSS_SUBMITTED_WITH", "ISOLOSS_SECRETS"
@@ -77,7 +77,6 @@ def check_public(words: list[str]) -> None:
 
 
 def _pinned() -> dict[str, str]:
-    """Return the versions that count here: of Python without its patch level, which changes nothing that counts, and
-    of packages without their build, since 2.13.0+cpu and 2.13.0+cu130 are the same torch."""
-    here = {name: version.partition("+")[0] for name, version in versions().items() if name in PINNED}
+    """Return the versions that count here, Python's without its patch level, which changes nothing that counts."""
+    here = {name: without_build(version) for name, version in versions().items() if name in PINNED}
     return {**here, "python": here["python"].rpartition(".")[0]}
