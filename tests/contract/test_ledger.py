@@ -116,6 +116,7 @@ def s3() -> Iterator[fs.S3FileSystem]:
         yield filesystem
 
 
+@pytest.mark.slow
 class TestS3(LedgerContract):
     @pytest.fixture
     def ledger(self, s3: fs.S3FileSystem, tmp_path: Path) -> Ledger:

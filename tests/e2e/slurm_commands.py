@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 SRUN = """
@@ -32,6 +33,11 @@ def write_commands(folder: Path, **commands: str) -> None:
     for name, text in commands.items():
         (folder / name).write_text(f"#!/usr/bin/env bash\n{text}")
         (folder / name).chmod(0o755)
+
+
+def listens_to_interrupts() -> None:
+    """Let a process notice SIGINT, as batch scripts do: started from a background job of a shell it would not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def allocation(folder: Path, job: int) -> dict[str, str]:

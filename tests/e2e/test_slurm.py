@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import MARK, command_line, end_processes, marked, until
-from slurm_commands import allocation
+from slurm_commands import allocation, listens_to_interrupts
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -64,6 +64,7 @@ def test_a_study_uses_all_nodes_and_ends_in_time_with_everything_that_was_starte
         script = subprocess.Popen(
             ["bash", SCRIPT, "batch.py", "--state", "state"], cwd=tmp_path, env=job, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=listens_to_interrupts,
         )  # fmt: skip
     results = tmp_path / "state/ledger/batch/results"
     until(lambda: script.poll() is not None or len(list(results.glob("*.arrow"))) > 2, "no trial ended")

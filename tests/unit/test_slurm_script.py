@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import command_line
-from slurm_commands import allocation, write_commands
+from slurm_commands import allocation, listens_to_interrupts, write_commands
 
 SCRIPT = Path(__file__).parents[2] / "infra/slurm/isoloss.sbatch"
 
@@ -48,6 +48,7 @@ class Job:
         return subprocess.Popen(
             ["bash", SCRIPT, *arguments], cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=listens_to_interrupts,
         )  # fmt: skip
 
     @property
