@@ -30,7 +30,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m "slow and not long and not gpu" --durations=10
 
-# Whole runs that take minutes each: killed again and again, on nodes that come and go, under a limit, in a batch job.
+# What takes minutes each: kills and interrupts, nodes that come and go, limits, a batch job, models shared out in every way.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m "long" --durations=10
 

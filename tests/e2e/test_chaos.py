@@ -31,6 +31,6 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_study_survives_its_workers_slots_driver_nodes_and_mlflow(folder: Path) -> None:
-    broken, struck = chaos(folder, 8, 400, FAULTS, random.Random(1), pause=(0.3, 1.0), moving=1)
+    broken, struck = chaos(folder, 10, 600, FAULTS, random.Random(1), pause=(0.3, 1.0), moving=1)
     assert broken == []
     assert [fault.kind for fault in struck] == FAULTS

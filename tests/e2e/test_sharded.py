@@ -23,7 +23,7 @@ from isoloss.train.settings import Settings
 from isoloss.train.workers import Workers
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TOLERANCE = 1e-5
 """Relative, in float32. Sums of 32 float32 terms in another order differ by some sqrt(32) 2^-24 = 3e-7, and each of 8
