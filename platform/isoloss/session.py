@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -219,6 +220,8 @@ def _command(verb: str, study: Study, state: State) -> str:
     """Return a command to paste: with its path where the virtual environment is not on the user's."""
     program = "isoloss" if shutil.which("isoloss") else _shown(Path(sys.executable).with_name("isoloss"))
     option = "" if state.folder == Path(".isoloss").absolute() else f" --state {_shown(state.folder)}"
+    if state.ledgers != str(state.folder / "ledger"):
+        option += f" --ledger {shlex.quote(state.ledgers)}"  # an address may have parameters
     return f"{program} {verb} {study.name}{option}"
 
 
