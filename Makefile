@@ -25,10 +25,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-# What takes long: whole studies on Ray, killed and resumed; MLflow's own pages in a browser (Debian's chromium). One at
-# a time: a Ray that starts beside other work on two cores runs into Ray's own time limits.
+# What takes long: MLflow's own pages in a browser (Debian's chromium), its server on PostgreSQL, several workers; then
+# whole studies on Ray, one at a time: a Ray that starts beside other work on two cores runs into its own time limits.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not long and not gpu" --durations=10
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not ray and not long and not gpu" --durations=10
+	$(BIN)/python -m pytest -m "ray and not long and not gpu" --durations=10
 
 # What takes minutes each: kills and interrupts, nodes that come and go, limits, a batch job, models shared out in every way.
 test-long: $(STAMP)

@@ -21,6 +21,9 @@ SLOTS = 2
 DISK = "256m"
 HOOK = Path(__file__).with_name("hook")
 
+RAYS = "(raylet)"
+"""What marks the lines that Ray prints of its own accord."""
+
 PATIENCE_S = 300.0
 """How long drivers may go on ending by themselves before the run is given up."""
 
@@ -91,7 +94,8 @@ class Run:
             self.finished = True
         elif code is not None:
             now = time.monotonic()
-            self.exits.append((now - self.began, code, self.driver.output.strip().rpartition("\n")[2]))
+            said = [line for line in self.driver.output.splitlines() if line.strip() and RAYS not in line]
+            self.exits.append((now - self.began, code, said[-1] if said else ""))
             self.failing_since = min(self.failing_since, now)
             if now - self.failing_since > PATIENCE_S:
                 raise RuntimeError(f"drivers kept ending by themselves, last with: {self.driver.output}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.chaos.faults import FAULTS
@@ -38,26 +39,31 @@ class Struck:
 
 def strike_all(
     run: Run, kinds: list[str], draw: random.Random, pause: tuple[float, float], moving: int
-) -> list[Struck]:
+) -> Iterator[Struck]:
     """Strike with every fault of ``kinds``, as long as trials are left, and wait until the run is done.
+
+    Yields each fault once the trials move again; raises Stuck when they do not.
 
     A fault strikes a random time within ``pause`` seconds after ``moving`` trials at once have gone on since the last,
     and without a pause where trials would otherwise run out before faults do.
     """
-    struck: list[Struck] = []
     _until_moving(run, moving, "the start")
-    for kind in kinds:
-        ahead = len(run.watch.ended) * len(kinds) > run.trials * len(struck)
+    for number, kind in enumerate(kinds):
+        ahead = len(run.watch.ended) * len(kinds) > run.trials * number
         run.wait(draw.uniform(*pause) * (not ahead))
         if _left(run) == 0:
             break
         began = time.monotonic()
         target = FAULTS[kind](run, draw)
         _until_moving(run, moving, f"{kind}, {target}")
-        struck.append(Struck(began - run.began, kind, target, time.monotonic() - began))
-        print(f"{len(struck)}: {struck[-1]}", flush=True)
+        taken = time.monotonic() - began
+        print(
+            f"{number + 1} of {len(kinds)} faults, {len(run.watch.ended)} of {run.trials} trials: {kind}, {target}; "
+            f"moving again after {taken:.0f} s",
+            flush=True,
+        )
+        yield Struck(began - run.began, kind, target, taken)
     _until_done(run)
-    return struck
 
 
 def _left(run: Run) -> int:

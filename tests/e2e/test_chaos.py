@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.chaos.__main__ import chaos
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 FAULTS = ["worker", "mlflow", "slot", "driver", "node"]
 

@@ -22,7 +22,7 @@ from isoloss.study_file import load_study
 from isoloss.train.loop import train
 from isoloss.train.settings import Settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.long]
 
 STUDY = """
 from isoloss import AdamW, Decoder, Evaluation, Log, LowRank, SpamLang, Steps, Study

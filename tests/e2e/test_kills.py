@@ -13,7 +13,7 @@ from undisturbed import numbers, reference
 
 from isoloss.run.ledger import Ledger
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.long]
 
 STUDY = """
 from isoloss import AdamW, Choice, Decoder, Evaluation, Log, LowRank, SpamLang, Steps, Study

@@ -15,7 +15,7 @@ from isoloss import cli, session
 from isoloss.run.ledger import Ledger
 from isoloss.run.limits import Spending
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.long]
 
 STUDY = """
 from isoloss import AdamW, Decoder, Evaluation, Linear, Log, SpamLang, Steps, Study

@@ -20,7 +20,7 @@ from isoloss.run.cluster import ClusterError
 from isoloss.run.prepare import _on_ray
 from isoloss.study_file import load_corpus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 FILES, DOCUMENTS = 8, 400
 CORPUS = """
@@ -54,6 +54,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.long
 def test_killed_workers_and_drivers_change_no_byte(place: Path) -> None:
     prepare(load_corpus("corpus.py"), place / "undisturbed")
     folder = place / ".isoloss/data/kills"

@@ -16,7 +16,7 @@ import pytest
 from command import MARK, command_line, end_processes, marked, until
 from slurm_commands import allocation, listens_to_interrupts
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.long]
 
 SCRIPT = Path(__file__).parents[2] / "infra/slurm/isoloss.sbatch"
 

@@ -18,7 +18,7 @@ import pytest
 from command import MARK, end_processes, isoloss, until
 from s3_server import BUCKET, serve_s3
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 STUDY = """
 from isoloss import AdamW, Choice, Decoder, Linear, SpamLang, Steps, Study

@@ -98,6 +98,7 @@ def test_a_trial_that_is_awaited_hides_what_came_after_it() -> None:
     assert settled(claims) == [(cell, curve)] * 2
 
 
+@pytest.mark.slow
 def test_a_search_on_many_slots_stays_stopped_whoever_finishes_first(tmp_path: Path) -> None:
     study = searching(Boundary(trials=200, tolerance=0.12, width=5.0), AXES)
     ledger = Ledger(tmp_path)
@@ -173,6 +174,7 @@ def test_a_lost_trial_repels_nothing_and_counts_for_nothing() -> None:
     assert len(known.seen) == 20
 
 
+@pytest.mark.slow
 def test_thirty_percent_lost_trials_leave_a_map(tmp_path: Path) -> None:
     one = boundary(searching(Boundary(trials=60), AXES))
     finished = []

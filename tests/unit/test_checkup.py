@@ -238,6 +238,7 @@ def test_a_node_that_sees_another_folder_writes_nothing_there(tmp_path: Path) ->
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_mlflow_is_written_and_left_without_a_run(tmp_path: Path) -> None:
     uri = database(tmp_path)
     assert [check_tracking(uri).state for _ in range(2)] == ["ok", "ok"]

@@ -109,6 +109,7 @@ def test_volumes_are_labelled_at_one_two_and_five() -> None:
     assert volume_ticks((-2.05, -0.9)) == [0.01, 0.02, 0.05, 0.1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("axes", "panels", "kinds"),
     [
@@ -147,6 +148,7 @@ def test_axes_of_every_kind_are_drawn(tmp_path: Path, axes: dict[str, Any], pane
 # --- files
 
 
+@pytest.mark.slow
 def test_the_files_of_a_boundary(written: Written, made: Ledger, found: Findings, tmp_path: Path) -> None:
     names = {path.name for path in written.files}
     assert names >= {"report.html", "boundary.png", "boundary.parquet", "surface.png", "trials.parquet"}
@@ -166,6 +168,7 @@ def test_the_files_of_a_boundary(written: Written, made: Ledger, found: Findings
     assert [path.read_bytes() for path in again.files] == [path.read_bytes() for path in written.files]
 
 
+@pytest.mark.slow
 def test_a_stale_boundary_does_not_outlive_its_search(tmp_path: Path) -> None:
     of = study()
     assert write_report(of, ledger(tmp_path / "one", of, 12), tmp_path / "report").boundary is not None

@@ -33,6 +33,8 @@ from isoloss.track.client import BusyError, TrackError, connect
 from isoloss.track.mirror import Mirror, sole_writer
 from isoloss.track.publish import lookup, publish
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
@@ -318,7 +320,6 @@ def test_links_open_views_and_the_run(tmp_path: Path, uri: str) -> None:
         done.link("map")
 
 
-@pytest.mark.slow
 def test_a_new_database_leaves_the_terminal_clean(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "ledger")
     code = (

@@ -30,6 +30,8 @@ from isoloss.track.fields import curve_rows
 from isoloss.track.publish import publish
 from isoloss.track.tracker import Tracker
 
+pytestmark = pytest.mark.slow
+
 
 def wait_for(happened: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s

@@ -25,7 +25,7 @@ from isoloss.train.shares import check_sharding, micro_batches
 
 log = logging.getLogger(__name__)
 
-SLOT_FAILURES = 3
+SLOT_FAILURES = 10
 """Times that a trial's slot is replaced before the trial is given up as lost."""
 
 

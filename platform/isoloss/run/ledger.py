@@ -55,11 +55,12 @@ class Ledger:
     ``results/<key>.arrow``, written by the trial's rank 0 alone; ``unfinished/<key>.json`` for trials that a machine
     lost; ``course.json``, what a boundary search knew last; ``spending/<session>.json``. Each file is written whole or
     not at all and ends with its hash, and a result's existence is what makes a trial finished. Any method raises
-    LedgerError when the store cannot be used or a file is damaged.
+    LedgerError when the store cannot be used or a file is damaged; a store that has ``answered`` before is waited for
+    longer.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.store = open_store(root)
+    def __init__(self, root: str | Path, answered: bool = False) -> None:
+        self.store = open_store(root, answered)
         self._hold: Hold | None = None
 
     @property

@@ -100,12 +100,12 @@ class Hold(ABC):
 class Store(ABC):
     """Files below one root. ``uri`` opens the same store again, in any process that sees it.
 
-    What cannot be done, also after some patience, raises LedgerError.
+    What cannot be done, also after some patience, raises LedgerError. A store that has ``answered``, to this process or
+    to another, is waited for longer than one whose address may be wrong.
     """
 
-    def __init__(self, uri: str, filesystem: fs.FileSystem, path: str) -> None:
-        self.uri, self.filesystem, self._path = uri, filesystem, path
-        self._answered = False
+    def __init__(self, uri: str, filesystem: fs.FileSystem, path: str, answered: bool) -> None:
+        self.uri, self.filesystem, self._path, self._answered = uri, filesystem, path, answered
 
     @property
     def scratch(self) -> str:
@@ -209,8 +209,8 @@ class _FolderHold(Hold):
 class FolderStore(Store):
     """A local or shared folder. Files are moved into place; a lock is the kernel's and ends with its process."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder), fs.LocalFileSystem(), str(folder))
+    def __init__(self, folder: Path, answered: bool = False) -> None:
+        super().__init__(str(folder), fs.LocalFileSystem(), str(folder), answered)
 
     @contextmanager
     def hold(self, name: str) -> Iterator[Hold]:
@@ -294,8 +294,8 @@ class ObjectStore(Store):
         return not isinstance(error, FileNotFoundError) and not any(word in str(error) for word in _FINAL)
 
 
-def open_store(uri: str | Path) -> Store:
-    """Return the store at a folder, ``file://``, ``s3://`` or ``gs://`` address.
+def open_store(uri: str | Path, answered: bool = False) -> Store:
+    """Return the store at a folder, ``file://``, ``s3://`` or ``gs://`` address, which may have ``answered`` before.
 
     Credentials, region and endpoint are those that pyarrow finds (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, the
     machine's role, ...), or parameters of the address, as in ``s3://bucket/prefix?region=eu-west-1``. Raises
@@ -304,9 +304,9 @@ def open_store(uri: str | Path) -> Store:
     text = str(uri)
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return FolderStore(Path(text).absolute())
+        return FolderStore(Path(text).absolute(), answered)
     if scheme == "file":
-        return FolderStore(Path(rest or "/").absolute())
+        return FolderStore(Path(rest or "/").absolute(), answered)
     if scheme not in SCHEMES:
         raise LedgerError(f"--ledger {text!r} is neither a folder nor an address of {', '.join(SCHEMES)} or file")
     if "@" in rest.partition("?")[0]:
@@ -324,4 +324,4 @@ def open_store(uri: str | Path) -> Store:
         filesystem, path = fs.FileSystem.from_uri(f"{address}?{parameters}".rstrip("?"))
     except (OSError, ValueError) as error:
         raise LedgerError(f"cannot use the ledger at {text}: {error}") from None
-    return ObjectStore(text.rstrip("/"), filesystem, path)
+    return ObjectStore(text.rstrip("/"), filesystem, path, answered)

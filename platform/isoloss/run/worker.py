@@ -35,7 +35,7 @@ def work(config: dict[str, Any]) -> None:
     workers = Workers(context.get_world_rank(), context.get_world_size())
     settings = Settings.model_validate_json(config["settings"])
     prepare_process(settings)
-    mailbox, ledger = config["mailbox"], Ledger(config["ledger"])
+    mailbox, ledger = config["mailbox"], Ledger(config["ledger"], answered=True)  # to the driver
     if workers.rank == 0:
         mailbox.placed.remote(ray.util.get_current_placement_group().id.hex(), ray.util.get_node_ip_address())
     pause = _Pause(mailbox)
