@@ -44,7 +44,7 @@ lint: $(STAMP)
 bench-overhead: $(STAMP)
 	$(BIN)/python -m benchmarks.overhead listing
 	$(BIN)/python -m benchmarks.overhead scale
-	$(BIN)/python -m benchmarks.overhead scale --trials 10000 --untrained --slots 2
+	$(BIN)/python -m benchmarks.overhead scale --trials 10000 --untrained
 	$(BIN)/python -m benchmarks.overhead documented
 
 bench-logging: $(STAMP)

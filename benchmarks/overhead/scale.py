@@ -74,11 +74,11 @@ def main(options: argparse.Namespace) -> None:
             stack.enter_context(mock.patch.object(driver, "Slot", UntrainedSlot))
         console = Console(file=stack.enter_context(open(os.devnull, "w")))
         session.run_session(asked, state, settings, None, console)
-    whole = time.monotonic() - started
+        whole = time.monotonic() - started
+        trained = sum(ledger.result(end.key).machine["seconds"] for end in ends.all)
     print(f"\nthe whole session: {whole:.1f} s, peak memory of the driver {peak_gb():.2f} GB "
           f"(bound {MOST_GB}: {verdict(peak_gb(), MOST_GB)})")  # fmt: skip
     if ends.all:
-        trained = sum(ledger.result(end.key).machine["seconds"] for end in ends.all)
         each, bound = (options.slots * whole - trained) / len(ends.all), bound_of(options)
         print(f"with its start, MLflow and report: {each:.3f} s a trial outside training "
               f"(bound {bound}: {verdict(each, bound)})")  # fmt: skip

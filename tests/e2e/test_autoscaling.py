@@ -117,5 +117,4 @@ def test_nodes_come_for_the_slots_that_were_asked_for_and_leave_when_they_are_do
     assert "waiting for nodes, for up to 4 minutes" in run.output
     assert "Traceback" not in run.output
     assert len(Ledger(scaled.folder / ".isoloss/ledger/scaled").finished()) == 4
-    # Ray Train asks for its workers' nodes for up to three minutes after they have ended.
-    until(lambda: scaled.raylets() == 1, "something holds the nodes that the autoscaler added", 300)
+    until(lambda: scaled.raylets() == 1, "something holds the nodes that the autoscaler added", 120)

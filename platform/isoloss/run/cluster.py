@@ -122,6 +122,19 @@ def _wait_for_first(settings: RunSettings) -> None:
         remove_placement_group(group)
 
 
+def start_coordinator() -> None:
+    """Start the actor by which Ray Train asks the autoscaler for nodes on this one.
+
+    It outlives its job and stays where it was first asked for; on a slot's node, no autoscaler would ever take that
+    node away again (ray-project/ray pull request 62260).
+    """
+    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+        get_or_create_autoscaling_coordinator,
+    )
+
+    get_or_create_autoscaling_coordinator()
+
+
 class Room:
     """How many slots may work at a time, counted again every few seconds, since nodes come and go.
 

@@ -56,6 +56,8 @@ def drive(
     if book.done < book.plan.total:
         cluster.connect(address)
         cluster.require_room(settings)
+        if settings.wait_for_nodes:
+            cluster.start_coordinator()
         _tune(book, settings, tick)
     return book.settle()
 
