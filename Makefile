@@ -29,11 +29,11 @@ test: $(STAMP)
 # whole studies on Ray, one at a time: a Ray that starts beside other work on two cores runs into its own time limits.
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not ray and not long and not gpu" --durations=10
-	$(BIN)/python -m pytest -m "ray and not long and not gpu" --durations=10
+	$(BIN)/python -m pytest -m "ray and not long and not gpu" --durations=10 tests/e2e
 
 # What takes minutes each: kills and interrupts, nodes that come and go, limits, a batch job, models shared out in every way.
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -m "long" --durations=10
+	$(BIN)/python -m pytest -m "long" --durations=10 tests/e2e
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
