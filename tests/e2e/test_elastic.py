@@ -34,12 +34,12 @@ study = Study(
     model=Decoder(width=16, depth=1, attention_heads=2),
     head=LowRank(rank=4),
     optimizer=AdamW(learning_rate=1e-2),
-    budget=Steps(1000, batch_size=8),
+    budget=Steps(4000, batch_size=8),
     axes={"optimizer.learning_rate": Log(1e-3, 1e-1, points=4)},
     evaluation=Evaluation(sequences=32, points=12),
 )
 """
-TRIALS, STEPS = 4, 1000
+TRIALS, STEPS = 4, 4000  # so long that a slot starts before a trial of another ends
 WORKER, SLOT = "ray::RayTrainWorker", "ray::Slot"
 
 
