@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from command import until
+from command import free_port, until
 
 
 class Server:
@@ -59,7 +58,7 @@ class Server:
 
 def mlflow_server(folder: Path, environment: dict[str, str]) -> Server:
     """Start MLflow's server on a SQLite file."""
-    port = _free_port()
+    port = free_port()
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)),
         *("--allowed-hosts", f"127.0.0.1:{port}", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
@@ -71,7 +70,7 @@ def mlflow_server(folder: Path, environment: dict[str, str]) -> Server:
 
 def object_store(folder: Path, environment: dict[str, str]) -> Server:
     """Start an S3 that keeps its objects in memory: it may be stopped, and never killed."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     return Server("the object store", command, port, "moto-api/", folder / "moto.log", environment)
 
@@ -89,9 +88,3 @@ def make_bucket(store: Server, environment: dict[str, str]) -> str:
     )
     client.create_bucket(Bucket="chaos")
     return f"s3://chaos/ledgers?scheme=http&endpoint_override={store.url.removeprefix('http://')}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,6 +84,13 @@ def until(condition: Callable[[], object], otherwise: str, seconds: float = PATI
             return value
         time.sleep(0.05)
     raise AssertionError(otherwise)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def marked(mark: str) -> Iterator[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from command import free_port
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra" / "mlflow"
@@ -175,10 +175,3 @@ def postgres_binaries() -> Path:
     found = sorted(Path("/").glob(BINARIES.lstrip("/")), key=lambda path: int(path.parent.name))
     assert found, f"no PostgreSQL in {BINARIES}: apt-get install postgresql"
     return found[-1]
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

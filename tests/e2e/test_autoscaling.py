@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 import ray.util
 from benchmarks.chaos.cluster import ENVIRONMENT, OBJECT_STORE_BYTES
-from command import MARK, Command, command_line, end_processes, marked, until
+from command import MARK, Command, command_line, end_processes, free_port, marked, until
 
 from isoloss.run.ledger import Ledger
 
@@ -84,12 +83,6 @@ class Scaled:
 
     def raylets(self) -> int:
         return sum("/raylet/raylet " in command_line(pid) for pid in marked(self.mark))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import MARK, end_processes, isoloss, until
+from command import MARK, end_processes, free_port, isoloss, until
 from s3_server import BUCKET, serve_s3
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -71,12 +70,6 @@ def head(bucket: str) -> Iterator[tuple[str, str]]:
         end_processes(mark)
         process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def asked(address: str) -> urllib.request.Request:

@@ -209,7 +209,7 @@ class _FolderHold(Hold):
 class FolderStore(Store):
     """A local or shared folder. Files are moved into place; a lock is the kernel's and ends with its process."""
 
-    def __init__(self, folder: Path, answered: bool = False) -> None:
+    def __init__(self, folder: Path, answered: bool) -> None:
         super().__init__(str(folder), fs.LocalFileSystem(), str(folder), answered)
 
     @contextmanager
